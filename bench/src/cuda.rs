@@ -3,7 +3,10 @@
 use std::ffi::CStr;
 
 use anyhow::{Context, bail};
-use divvy_abi::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUresult, CUstream, c_char, c_void};
+use divvy_abi::{
+    CUcontext, CUdevice, CUevent, CUfunction, CUgraph, CUgraphExec, CUmodule, CUresult, CUstream, c_char,
+    c_void,
+};
 
 macro_rules! driver {
     ($($field:ident = $symbol:literal ($($of:ty),*);)*) => {
@@ -49,6 +52,12 @@ driver! {
     event = c"cuEventCreate" (*mut CUevent, u32);
     record = c"cuEventRecord" (CUevent, CUstream);
     wait = c"cuEventSynchronize" (CUevent);
+    stream = c"cuStreamCreate" (*mut CUstream, u32);
+    begin_capture = c"cuStreamBeginCapture_v2" (CUstream, i32);
+    end_capture = c"cuStreamEndCapture" (CUstream, *mut CUgraph);
+    instantiate = c"cuGraphInstantiateWithFlags" (*mut CUgraphExec, CUgraph, u64);
+    launch_graph = c"cuGraphLaunch" (CUgraphExec, CUstream);
+    destroy_exec = c"cuGraphExecDestroy" (CUgraphExec);
 }
 
 /// A kernel that lasts as long as its argument says.
@@ -63,6 +72,19 @@ pub struct Spin {
 pub struct Compute {
     cuda: Cuda,
     function: CUfunction,
+}
+
+/// A captured step of many kernels.
+#[derive(Clone, Copy)]
+pub struct Step {
+    cuda: Cuda,
+    graph: CUgraph,
+}
+
+/// A step that can be launched.
+pub struct Executable {
+    cuda: Cuda,
+    exec: CUgraphExec,
 }
 
 /// A mark in the default stream.
@@ -180,8 +202,14 @@ impl Cuda {
     }
 
     /// Launches a kernel of one argument in one block of so many threads.
-    fn launch_one(&self, function: CUfunction, threads: u32, mut argument: u64) -> anyhow::Result<()> {
-        let none = std::ptr::null_mut();
+    fn launch_one(
+        &self,
+        function: CUfunction,
+        threads: u32,
+        mut argument: u64,
+        stream: CUstream,
+    ) -> anyhow::Result<()> {
+        let none: CUstream = std::ptr::null_mut();
         let mut parameters = [(&raw mut argument).cast::<c_void>()];
         // SAFETY: one parameter of eight bytes, as the kernels here declare it, read before this returns.
         unsafe {
@@ -194,7 +222,7 @@ impl Cuda {
                 1,
                 1,
                 0,
-                none,
+                stream,
                 parameters.as_mut_ptr(),
                 none.cast(),
             )
@@ -223,7 +251,79 @@ impl Spin {
     /// # Errors
     /// What the driver answers.
     pub fn launch(&self, nanoseconds: u64, shape: u32) -> anyhow::Result<()> {
-        self.cuda.launch_one(self.function, shape + 1, nanoseconds)
+        self.cuda
+            .launch_one(self.function, shape + 1, nanoseconds, std::ptr::null_mut())
+    }
+}
+
+impl Spin {
+    /// Captures so many kernels of this length, one after the other.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn capture(&self, kernels: u32, nanoseconds: u64) -> anyhow::Result<Step> {
+        /// Captures of other threads do not matter.
+        const RELAXED: i32 = 2;
+        const NON_BLOCKING: u32 = 1;
+        let (mut stream, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: valid out-parameters.
+        unsafe {
+            (self.cuda.stream)(&raw mut stream, NON_BLOCKING)
+                .ok()
+                .context("cuStreamCreate")?;
+            (self.cuda.begin_capture)(stream, RELAXED)
+                .ok()
+                .context("cuStreamBeginCapture")?;
+        }
+        for _ in 0..kernels {
+            self.cuda.launch_one(self.function, 1, nanoseconds, stream)?;
+        }
+        // SAFETY: a valid out-parameter.
+        unsafe { (self.cuda.end_capture)(stream, &raw mut graph) }
+            .ok()
+            .context("cuStreamEndCapture")?;
+        Ok(Step {
+            cuda: self.cuda,
+            graph,
+        })
+    }
+}
+
+impl Step {
+    /// Makes it ready, as a program does that captures each step again.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn instantiate(&self) -> anyhow::Result<Executable> {
+        let mut exec = std::ptr::null_mut();
+        // SAFETY: a valid out-parameter and a graph of this driver.
+        unsafe { (self.cuda.instantiate)(&raw mut exec, self.graph, 0) }
+            .ok()
+            .context("cuGraphInstantiate")?;
+        Ok(Executable {
+            cuda: self.cuda,
+            exec,
+        })
+    }
+}
+
+impl Executable {
+    /// Launches it in the default stream.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn launch(&self) -> anyhow::Result<()> {
+        // SAFETY: an executable graph of this driver.
+        unsafe { (self.cuda.launch_graph)(self.exec, std::ptr::null_mut()) }
+            .ok()
+            .context("cuGraphLaunch")
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        // SAFETY: as above. A graph that runs ends first.
+        let _gone = unsafe { (self.cuda.destroy_exec)(self.exec) };
     }
 }
 
@@ -233,7 +333,8 @@ impl Compute {
     /// # Errors
     /// What the driver answers.
     pub fn launch(&self, rounds: u64) -> anyhow::Result<()> {
-        self.cuda.launch_one(self.function, 32, rounds)
+        self.cuda
+            .launch_one(self.function, 32, rounds, std::ptr::null_mut())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{Door, Keeper, Pages};
+use divvy_ledger::attach::{Door, PageServer, Pages};
 
 /// A slice of 64 GiB on no device in particular.
 pub struct Slice {
@@ -25,8 +25,8 @@ impl Slice {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("attach.sock");
         let listener = UnixListener::bind(&socket)?;
-        let keeper = Arc::new(Keeper::new());
-        let serving = Arc::clone(&keeper);
+        let page_server = Arc::new(PageServer::new());
+        let serving = Arc::clone(&page_server);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A worker that went away is its own parent's affair.
@@ -40,7 +40,7 @@ impl Slice {
             slice_name: "bench",
             ..GrantSpec::default()
         })?;
-        keeper.hold(&pages)?;
+        page_server.hold(&pages)?;
         Ok(Self {
             socket,
             _folder: folder,

@@ -11,7 +11,7 @@ use divvy_ptx::{AddressSpace, Engine, Fault, Kernel, Launch, Module};
 const BUDGET: Duration = Duration::from_millis(20);
 
 /// Longest after that until it must have stopped; generous, for machines that are busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of device memory the mutants get: enough for their variables and all their arguments.
 const ARENA_BYTES: usize = 1 << 20;
@@ -134,7 +134,7 @@ fn watched<T>(cancel: &AtomicBool, work: impl FnOnce() -> T) -> T {
             };
             if !wait(BUDGET) {
                 cancel.store(true, Ordering::Relaxed);
-                if !wait(PATIENCE) {
+                if !wait(TIMEOUT) {
                     eprintln!("A cancelled launch did not stop");
                     std::process::abort();
                 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
 use divvy_ledger::attach::wire::{DeviceRequest, MESSAGE_BYTES, Reply, Request, Status};
-use divvy_ledger::attach::{Door, Keeper, serve_device};
+use divvy_ledger::attach::{Door, PageServer, serve_device};
 use divvy_ledger::{Backing, Bypass, LEDGER_BYTES, Ledger, Slot, SlotOwner};
 
 const LIMIT: u64 = 1 << 30;
@@ -82,15 +82,15 @@ pub fn message(data: &[u8]) -> usize {
         }
     }
     device(data);
-    let keeper = Keeper::new();
+    let page_server = PageServer::new();
     let Ok((mut peer, served)) = UnixStream::pair() else {
         return 0;
     };
     if peer.write_all(data).is_err() || peer.shutdown(Shutdown::Write).is_err() {
         return 0;
     }
-    let _outcome = keeper.serve(&served, Door::Agent);
-    assert!(!keeper.has_pages(), "no descriptors came");
+    let _outcome = page_server.serve(&served, Door::Agent);
+    assert!(!page_server.has_pages(), "no descriptors came");
     drop(served);
     let mut replied = Vec::new();
     let _ended = peer.read_to_end(&mut replied);

@@ -13,7 +13,7 @@ import signal
 import sys
 
 MIB = 1 << 20
-# What says where drivers and their devices are: each rung of isolation its own.
+# What says where drivers and their devices are: each level of isolation its own.
 OF_THE_DRIVERS = ("DIVVY_", "LD_", "CUDA_", "GPU_", "HIP_", "ROCR_", "OMP_", "ZE_", "ONEAPI_")
 
 
@@ -50,7 +50,7 @@ class Device:
 
 
 def fork_after_use():
-    """A forked child has no context, as CUDA has it, and neither its attempts nor its end change the parent's books."""
+    """A forked child has no context, as CUDA has it, and neither its attempts nor its end change the parent's charges."""
     device = Device()
     kept = device.allocate(100 * MIB)
     read, write = os.pipe()

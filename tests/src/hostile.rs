@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::wait::PATIENCE;
+use crate::wait::TIMEOUT;
 
 /// See the module. Dropping it ends the program.
 pub struct Hostile {
@@ -36,9 +36,9 @@ impl Hostile {
 
     /// The next line that it prints; nothing where it has ended.
     pub fn line(&self) -> Option<String> {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => Some(line),
-            Err(RecvTimeoutError::Timeout) => panic!("nothing was printed within {PATIENCE:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("nothing was printed within {TIMEOUT:?}"),
             Err(RecvTimeoutError::Disconnected) => None,
         }
     }

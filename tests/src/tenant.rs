@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::processes;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{TIMEOUT, until};
 
 /// A program in a slice, with its standard input and output in our hands.
 pub struct Tenant {
@@ -77,7 +77,7 @@ impl Tenant {
     }
 
     /// Process id of the `divvy run` above it.
-    pub fn keeper(&self) -> u32 {
+    pub fn page_server(&self) -> u32 {
         self.child.id()
     }
 
@@ -95,9 +95,9 @@ impl Tenant {
 
     /// The next line the tenant prints.
     pub fn answer(&mut self) -> Value {
-        match self.lines.recv_timeout(PATIENCE) {
+        match self.lines.recv_timeout(TIMEOUT) {
             Ok(line) => serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in: {line}")),
-            Err(RecvTimeoutError::Timeout) => panic!("the tenant did not answer within {PATIENCE:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("the tenant did not answer within {TIMEOUT:?}"),
             Err(RecvTimeoutError::Disconnected) => {
                 panic!("the tenant ended instead of answering: {:?}", self.child.wait())
             }

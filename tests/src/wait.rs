@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// How long a scenario waits before it says that something will never happen. Generous: it guards against hanging and
 /// measures nothing.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Looks again and again until `look` finds something, and returns it. Panics, naming `what`, at the time limit.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -16,8 +16,8 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(
-            start.elapsed() < PATIENCE,
-            "waited {PATIENCE:?} in vain until {what}"
+            start.elapsed() < TIMEOUT,
+            "waited {TIMEOUT:?} in vain until {what}"
         );
         sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(100));

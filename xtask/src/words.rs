@@ -2,7 +2,8 @@
 //! in their place.
 //!
 //! A word is found inside names too: `slice_keeper` and `SliceKeeper` have the word `keeper`. What describes the past may
-//! keep its words: CHANGELOG.md and docs/adr.
+//! keep its words: CHANGELOG.md and docs/adr. A row's third cell lists the exceptions: names that stay, such as a field
+//! of documents that an earlier version wrote, and paths where the word has its usual meaning.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,6 +35,27 @@ const LEFT_OUT: [&str; 5] = [
     "xtask/src/words.rs",
 ];
 
+/// What the glossary says of a word that is not used.
+#[derive(Debug, Default)]
+struct Ban {
+    /// What to say in its place. Empty: nothing is listed.
+    instead: String,
+    /// Whole names, and beginnings of paths, in which the word stays. A path has a `/` or ends with `.md`.
+    exceptions: Vec<String>,
+}
+
+impl Ban {
+    fn excepts(&self, file: &str, name: &str) -> bool {
+        let mut exceptions = self.exceptions.iter();
+        exceptions.any(
+            |exception| match exception.contains('/') || exception.ends_with(".md") {
+                true => file.starts_with(exception.as_str()),
+                false => exception == name,
+            },
+        )
+    }
+}
+
 /// Where a word stands.
 #[derive(Debug, PartialEq, Eq)]
 struct Hit {
@@ -45,7 +67,7 @@ struct Hit {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let root = workspace_root();
     let banned = match &args.of {
-        Some(word) => BTreeMap::from([(word.to_lowercase(), String::new())]),
+        Some(word) => BTreeMap::from([(word.to_lowercase(), Ban::default())]),
         None => banned(&fs::read_to_string(root.join(GLOSSARY)).context("There is no glossary")?)?,
     };
     let mut count = 0;
@@ -54,9 +76,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let Ok(text) = fs::read_to_string(root.join(&file)) else {
             continue;
         };
-        for Hit { word, line } in hits(&text, &banned) {
+        for Hit { word, line } in hits(&file, &text, &banned) {
             count += 1;
-            println!("{file}:{line}: {word}{}", instead(&banned[&word]));
+            println!("{file}:{line}: {word}{}", instead(&banned[&word].instead));
         }
     }
     match (count, &args.of) {
@@ -88,8 +110,8 @@ fn files() -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(is_read).map(str::to_owned).collect())
 }
 
-/// The words of the glossary's second table: `| keeper, keepers | page server |`.
-fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, String>> {
+/// The words of the glossary's second table: `| keeper, keepers | page server | keeper_pid |`.
+fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, Ban>> {
     let (_, table) = glossary
         .split_once(HEADING)
         .with_context(|| format!("{GLOSSARY} has no heading `{HEADING}`"))?;
@@ -100,8 +122,17 @@ fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, String>> {
         let (Some(words), Some(instead)) = (cells.next(), cells.next()) else {
             bail!("{GLOSSARY} has a row without two cells: {row}");
         };
+        let listed = cells.next().unwrap_or_default().split(',');
+        let exceptions: Vec<String> = listed
+            .map(|exception| exception.trim().trim_matches('`').to_owned())
+            .filter(|exception| !exception.is_empty())
+            .collect();
         for word in words.split(',') {
-            banned.insert(word.trim().to_lowercase(), instead.to_owned());
+            let ban = Ban {
+                instead: instead.to_owned(),
+                exceptions: exceptions.clone(),
+            };
+            banned.insert(word.trim().to_lowercase(), ban);
         }
     }
     match banned.is_empty() {
@@ -110,18 +141,22 @@ fn banned(glossary: &str) -> anyhow::Result<BTreeMap<String, String>> {
     }
 }
 
-fn hits(text: &str, banned: &BTreeMap<String, String>) -> Vec<Hit> {
-    let lines = (1..).zip(text.lines());
-    lines
-        .flat_map(|(line, text)| {
-            let words = words(text).map(str::to_lowercase);
-            let hits = words.filter(|word| banned.contains_key(word));
-            hits.map(move |word| Hit { word, line }).collect::<Vec<_>>()
-        })
-        .collect()
+fn hits(file: &str, text: &str, banned: &BTreeMap<String, Ban>) -> Vec<Hit> {
+    let mut hits = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        for name in text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_') {
+            for word in words(name).map(str::to_lowercase) {
+                let is_hit = banned.get(&word).is_some_and(|ban| !ban.excepts(file, name));
+                if is_hit {
+                    hits.push(Hit { word, line });
+                }
+            }
+        }
+    }
+    hits
 }
 
-/// The words of a line, also those inside names.
+/// The words inside a name.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_ascii_alphabetic())
         .flat_map(|name| {
@@ -153,13 +188,28 @@ mod tests {
         let banned = banned(table).expect("a table");
         assert_eq!(banned.len(), 2);
         let text = "let slice_keeper = Keepers::new();\n// a housekeeper is none\nNVMLKeeper KEEPER";
-        let found: Vec<(usize, String)> = hits(text, &banned)
+        let found: Vec<(usize, String)> = hits("a.rs", text, &banned)
             .into_iter()
             .map(|hit| (hit.line, hit.word))
             .collect();
         let expected = [(1, "keeper"), (1, "keepers"), (3, "keeper"), (3, "keeper")];
         assert_eq!(found, expected.map(|(line, word)| (line, word.to_owned())));
         assert!(super::banned("no table").is_err());
+    }
+
+    #[test]
+    fn a_word_stays_in_the_names_and_paths_that_its_row_lists() {
+        let table = "## Words that are not used\n\n| not | say | but in |\n|---|---|---|\n\
+                     | escape, escapes | bypass | `escape_json`, `crates/ptx/` |\n| rope | handle | |\n";
+        let banned = banned(table).expect("a table");
+        let count = |file: &str, text: &str| hits(file, text, &banned).len();
+        assert_eq!(count("crates/ptx/src/lex.rs", "an escape, and it escapes"), 0);
+        assert_eq!(count("crates/model/src/a.rs", "fn escape_json()"), 0);
+        assert_eq!(
+            count("crates/model/src/a.rs", "fn escape() { escape_json_text() }"),
+            2
+        );
+        assert_eq!(count("crates/ptx/src/lex.rs", "a rope"), 1);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Instant;
 use clap::Parser;
 use divvy_bench::statistics::median;
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{self, Attached, Door, Keeper, Pages};
+use divvy_ledger::attach::{self, Attached, Door, PageServer, Pages};
 
 const LIMIT: u64 = 1 << 40;
 
@@ -39,8 +39,8 @@ impl Slice {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("attach.sock");
         let listener = UnixListener::bind(&path)?;
-        let keeper = Arc::new(Keeper::new());
-        let serving = Arc::clone(&keeper);
+        let page_server = Arc::new(PageServer::new());
+        let serving = Arc::clone(&page_server);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A tenant that went away is no concern of the next one.
@@ -54,7 +54,7 @@ impl Slice {
             slice_name: "bench",
             ..GrantSpec::default()
         })?;
-        keeper.hold(&pages)?;
+        page_server.hold(&pages)?;
         Ok(Self {
             _folder: folder,
             path,

@@ -85,7 +85,7 @@ impl Runtime {
         };
         let registration = runtime.trunk.receive()?.context("It registers")?;
         runtime.trunk.send(&Message {
-            lane: RUNTIME,
+            connection: RUNTIME,
             kind: RESPONSE,
             data: Vec::new(),
             ..registration
@@ -102,7 +102,7 @@ impl Runtime {
             .text(2, method)
             .bytes(3, &payload.into_bytes());
         self.trunk.send(&Message {
-            lane: PLUGIN,
+            connection: PLUGIN,
             stream: self.stream,
             kind: REQUEST,
             flags: 0,

@@ -94,8 +94,8 @@ crate::driver_functions! { [table] }
 /// cuStreamQuery; } }`.
 ///
 /// Each name is a function of the module `memory` or `stream`, and the field of the table that it fills. All other
-/// fields are those of `Table::UNSUPPORTED`, or with `Table over BASE { … }` those of `BASE`. For the tables of the driver and
-/// of NVML alike.
+/// fields are those of `Table::UNSUPPORTED`, or with `Table over BASE { … }` those of `BASE`. For the tables of the driver
+/// and of NVML alike.
 #[macro_export]
 macro_rules! implemented {
     ($table:ident { $($areas:tt)+ }) => {

@@ -108,7 +108,7 @@ pub struct CreateSlice {
     /// A lasting slice: it stays while nothing runs in it, and a process of the agent's serves its pages.
     #[serde(default)]
     pub lasting: bool,
-    /// For a lasting slice: it goes with the caller's process, until the caller sets another attendant.
+    /// For a lasting slice: it goes with the caller's process, until the caller sets another lifetime anchor.
     #[serde(default)]
     pub attended: bool,
     /// For a lasting slice: it goes with its containers, of which the first must come within so many milliseconds.
@@ -152,7 +152,7 @@ pub struct Join {
     pub dry_run: bool,
 }
 
-/// `POST /v1/slices/{slice}/attend`: sets the attendant with which a lasting slice goes from now on.
+/// `POST /v1/slices/{slice}/attend`: sets the lifetime anchor with which a lasting slice goes from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attend {
@@ -205,9 +205,10 @@ pub struct Wait {
     /// The last known place: the answer waits until it changes.
     #[serde(default)]
     pub told: Option<(u32, u32)>,
-    /// How long the answer may take, in milliseconds.
-    #[serde(default)]
-    pub patience_ms: u64,
+    /// How long the answer may take, in milliseconds. Its name on the wire is that of earlier versions, whose clients and
+    /// agents are understood.
+    #[serde(default, rename = "patience_ms")]
+    pub timeout_ms: u64,
 }
 
 /// The answer: the place in the queue.
@@ -324,8 +325,8 @@ pub struct Status {
     #[serde(default)]
     pub expired_total: u64,
     /// Nanoseconds for which slices used devices and were not charged, since it started.
-    #[serde(default)]
-    pub escaped_ns_total: u64,
+    #[serde(default, alias = "escaped_ns_total")]
+    pub uncharged_ns_total: u64,
     /// NVIDIA's driver has left a question without an answer: the figures of its devices are old, and no slices are
     /// made there.
     #[serde(default)]

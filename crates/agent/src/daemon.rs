@@ -19,13 +19,13 @@ use crate::holder::PageHolder;
 use crate::journal::{Incident, Journal};
 use crate::leasing::Leasing;
 use crate::life::adopt::Adoption;
-use crate::life::attending::Attending;
+use crate::life::anchors::LifetimeAnchors;
 use crate::life::container::Containers;
 use crate::life::ending::Endings;
 use crate::life::grants::Grants;
-use crate::life::keepers::Keepers;
 use crate::life::lists::Lists;
 use crate::life::members::{Members, Roster};
+use crate::life::page_servers::PageServers;
 use crate::life::records::stored;
 use crate::life::resize::Resizing;
 use crate::life::slice::Slice;
@@ -70,9 +70,9 @@ pub struct Daemon {
     pub(crate) holder: Arc<PageHolder>,
     pub(crate) modes: Arc<Modes>,
     pub(crate) endings: Arc<Endings>,
-    pub(crate) keepers: Arc<Keepers>,
+    pub(crate) page_servers: Arc<PageServers>,
     pub(crate) adoption: Arc<Adoption>,
-    pub(crate) attending: Arc<Attending>,
+    pub(crate) anchors: Arc<LifetimeAnchors>,
     pub(crate) containers: Containers,
     pub(crate) resizing: Resizing,
     pub(crate) lists: Arc<Lists>,
@@ -154,7 +154,7 @@ impl Daemon {
             inventory,
         });
         daemon.adoption.adopt();
-        daemon.attending.watch_for_containers();
+        daemon.anchors.watch_for_containers();
         daemon.holder.adopt();
         daemon.admission.claims.take_all(&mut daemon.state.lock());
         daemon.line.reopen();
@@ -242,7 +242,7 @@ impl Daemon {
             members: members.clone(),
             grants: grants.clone(),
         });
-        let keepers = Arc::new(Keepers {
+        let page_servers = Arc::new(PageServers {
             run: run.clone(),
             state: state.clone(),
             journal: journal.clone(),
@@ -259,7 +259,7 @@ impl Daemon {
             claims: claims.clone(),
             recalling: Mutex::new(()),
         });
-        let attending = Arc::new(Attending {
+        let anchors = Arc::new(LifetimeAnchors {
             run: run.clone(),
             uid,
             state: state.clone(),
@@ -309,7 +309,7 @@ impl Daemon {
                 members: members.clone(),
                 audit: audit.clone(),
                 holder: holder.clone(),
-                attending: attending.clone(),
+                anchors: anchors.clone(),
                 found: Mutex::default(),
                 evidence: Mutex::default(),
             },
@@ -323,7 +323,7 @@ impl Daemon {
                 uid,
                 state: state.clone(),
                 holder: holder.clone(),
-                attending: attending.clone(),
+                anchors: anchors.clone(),
             },
             resizing: Resizing {
                 run: run.clone(),
@@ -348,9 +348,9 @@ impl Daemon {
                 homes,
                 modes: modes.clone(),
                 holder: holder.clone(),
-                keepers: keepers.clone(),
+                page_servers: page_servers.clone(),
                 endings: endings.clone(),
-                attending: attending.clone(),
+                anchors: anchors.clone(),
             },
             run,
             settings,
@@ -366,9 +366,9 @@ impl Daemon {
             holder,
             modes,
             endings,
-            keepers,
+            page_servers,
             adoption,
-            attending,
+            anchors,
             lists,
             admission,
             line,
@@ -396,7 +396,7 @@ impl Daemon {
             bypass_total: state.bypass_total,
             overdue_total: totals.overdue,
             expired_total: totals.expired,
-            escaped_ns_total: totals.escaped_ns,
+            uncharged_ns_total: totals.uncharged_ns,
             driver_silent: self.nvidia.is_silent(),
             helper,
         }
@@ -422,8 +422,8 @@ impl Daemon {
             }
             self.endings.settle(&mut state, &id);
         }
-        self.attending.note_openings(&mut state);
-        self.attending.delete_unattended(&mut state);
+        self.anchors.note_openings(&mut state);
+        self.anchors.delete_unanchored(&mut state);
         if state.audited_at.is_none_or(|looked| looked.elapsed() >= AUDIT) {
             state.audited_at = Some(Instant::now());
             self.audit.audit(&mut state);

@@ -2,7 +2,7 @@
 //!
 //! - [`serve_agent`]: the agent: admission, slices, pages, HTTP API on a unix socket.
 //! - [`Client`] and [`ensure_agent`]: to ask it, and to start it on demand.
-//! - [`Keeper`] and [`launch`]: a program's slice while the program runs, whether an agent runs or not.
+//! - [`PageServer`] and [`launch`]: a program's slice while the program runs, whether an agent runs or not.
 //!
 //! The agent's state is files under its run directory ([`RunDir`]) and pages that the page servers hold. So the agent
 //! may be killed at any moment without a loss.
@@ -17,7 +17,7 @@
 //! | `lookout` | looks at devices and processes: memory audit, compute audit, bypasses, a silent driver |
 //! | `leasing` | compute: the leases of devices' time |
 //! | `modes` | effects of the ways of sharing: MPS daemons, time slices, MIG instances, and their undoing |
-//! | `keeper`, `holder` | processes of their own: the page server of a slice, the holder of emulated devices' pages |
+//! | `page_server`, `holder` | processes of their own: a slice's page server, the holder of emulated devices' pages |
 //! | `server` | HTTP on the unix socket, and the work by the clock |
 //! | `api` | the requests and answers |
 //! | `journal` | the events |
@@ -35,12 +35,12 @@ mod decide;
 mod files;
 mod holder;
 mod journal;
-mod keeper;
 pub mod launch;
 mod leasing;
 mod life;
 mod lookout;
 mod modes;
+mod page_server;
 mod server;
 mod start;
 mod state;
@@ -50,15 +50,15 @@ mod tests;
 
 pub use admission::owner::{Owner, owner, system_owner};
 pub use daemon::Daemon;
-pub use keeper::{Keeper, keep};
 pub use launch::client::Client;
 pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
 pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;
 pub use lookout::bypass;
+pub use page_server::{PageServer, keep};
 // The command uses it under this name.
-pub use lookout::devices::unmanaged_processes as strangers;
+pub use lookout::devices::unmanaged_processes;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
 pub use start::rundir::{KeepCommand, RunDir, default_run_dir};

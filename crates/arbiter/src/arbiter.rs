@@ -7,9 +7,10 @@ use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::device::Device;
 use crate::event::{Event, Refused};
+use crate::longest::Longest;
 use crate::server::Server;
 use crate::settings::Settings;
-use crate::tenant::{Place, Seat, Tenant};
+use crate::tenant::{Leaseholder, Place, Tenant};
 use crate::terms::{Cap, Class, Terms};
 use crate::timers::Timers;
 use crate::virtual_time::{Pace, VirtualTime};
@@ -125,11 +126,11 @@ impl Arbiter {
             }
             Event::Released { tenant, device, busy } => {
                 let i = self.find(*tenant)?;
-                let seat = self.seat_of(i, *device)?;
-                self.report(i, seat, *busy, 0);
-                let place = &mut self.tenant_mut(i).seats[seat];
-                (place.squared, place.paid) = (place.reported, 0);
-                self.release(i, seat);
+                let h = self.leaseholder_of(i, *device)?;
+                self.report(i, h, *busy, 0);
+                let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
+                (leaseholder.squared, leaseholder.paid) = (leaseholder.reported, 0);
+                self.release(i, h);
                 // It may have crossed with the end of the lease that it speaks of; its request is the same.
                 if self.tenant(i).place == Place::Away {
                     self.ready(i);
@@ -140,10 +141,12 @@ impl Arbiter {
                 device,
                 busy,
                 kernel,
+                in_flight,
             } => {
                 let i = self.find(*tenant)?;
-                let seat = self.seat_of(i, *device)?;
-                self.report(i, seat, *busy, *kernel);
+                let h = self.leaseholder_of(i, *device)?;
+                self.report(i, h, *busy, *kernel);
+                self.expect(i, h, *in_flight);
             }
             Event::Resized { tenant, terms } => {
                 let i = self.find(*tenant)?;
@@ -166,11 +169,11 @@ impl Arbiter {
         self.numbers.get(&tenant).copied().ok_or(Refused::Unknown(tenant))
     }
 
-    fn seat_of(&self, i: usize, device: DeviceId) -> Result<usize, Refused> {
+    fn leaseholder_of(&self, i: usize, device: DeviceId) -> Result<usize, Refused> {
         self.tenant(i)
-            .seats
+            .leaseholders
             .iter()
-            .position(|seat| seat.device == device.0 as usize)
+            .position(|leaseholder| leaseholder.device == device.0 as usize)
             .ok_or(Refused::Devices)
     }
 
@@ -183,13 +186,16 @@ impl Arbiter {
         self.tenants[i].as_mut().expect("a registered tenant")
     }
 
-    pub(crate) fn device_of(&self, i: usize, seat: usize) -> usize {
-        self.tenant(i).seats[seat].device
+    pub(crate) fn device_of(&self, i: usize, h: usize) -> usize {
+        self.tenant(i).leaseholders[h].device
     }
 
-    pub(crate) fn pace(&self, i: usize, seat: usize) -> Pace {
+    pub(crate) fn pace(&self, i: usize, h: usize) -> Pace {
         let tenant = self.tenant(i);
-        Pace::of(&tenant.terms, &self.devices[tenant.seats[seat].device].promises)
+        Pace::of(
+            &tenant.terms,
+            &self.devices[tenant.leaseholders[h].device].promises,
+        )
     }
 
     fn arrive(&mut self, id: TenantId, devices: &[DeviceId], terms: Terms) -> Result<(), Refused> {
@@ -208,12 +214,14 @@ impl Arbiter {
             self.devices[d].promises.admit(&terms)?;
         }
         places.iter().for_each(|&d| self.settle_holder(d));
-        let seats = places.iter().map(|&device| Seat {
+        let leaseholders = places.iter().map(|&device| Leaseholder {
             device,
             time: self.devices[device].floor,
             owed: 0,
             held: None,
             kernel: 0,
+            in_flight: 0,
+            overrun: Longest::default(),
             reported: 0,
             squared: 0,
             paid: 0,
@@ -223,7 +231,7 @@ impl Arbiter {
         let mut tenant = Tenant {
             id,
             terms,
-            seats: seats.collect(),
+            leaseholders: leaseholders.collect(),
             wants: false,
             place: Place::Away,
             away_since: now,
@@ -296,7 +304,12 @@ impl Arbiter {
             return Err(Refused::NoShare);
         }
         let old = self.tenant(i).terms;
-        let places: Vec<usize> = self.tenant(i).seats.iter().map(|seat| seat.device).collect();
+        let places: Vec<usize> = self
+            .tenant(i)
+            .leaseholders
+            .iter()
+            .map(|leaseholder| leaseholder.device)
+            .collect();
         for &d in &places {
             let mut promises = self.devices[d].promises;
             promises.remove(&old);
@@ -310,7 +323,7 @@ impl Arbiter {
         if waits {
             self.leave_queues(i);
         }
-        let paces: Vec<Pace> = (0..places.len()).map(|seat| self.pace(i, seat)).collect();
+        let paces: Vec<Pace> = (0..places.len()).map(|h| self.pace(i, h)).collect();
         for &d in &places {
             self.strike(d, &old);
             self.enrol(d, &terms);
@@ -318,10 +331,10 @@ impl Arbiter {
         let mut tenant = self.tenants[i].take().expect("a registered tenant");
         tenant.terms = terms;
         self.outfit(&mut tenant);
-        for (seat, old) in tenant.seats.iter_mut().zip(paces) {
-            let device = &self.devices[seat.device];
+        for (leaseholder, old) in tenant.leaseholders.iter_mut().zip(paces) {
+            let device = &self.devices[leaseholder.device];
             let new = Pace::of(&terms, &device.promises);
-            seat.time = seat.time.repaced(device.floor, old, new);
+            leaseholder.time = leaseholder.time.repaced(device.floor, old, new);
         }
         self.tenants[i] = Some(tenant);
         if waits {
@@ -337,16 +350,16 @@ impl Arbiter {
         self.settle(i);
         self.tenant_mut(i).wants = false;
         self.leave_queues(i);
-        for seat in 0..self.tenant(i).seats.len() {
-            self.release(i, seat);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            self.release(i, h);
         }
         let tenant = self.tenants[i].take().expect("a registered tenant");
         self.timers.set(i, tenant.timer, None);
         self.numbers.remove(&tenant.id);
         self.vacant.push(i);
-        for seat in &tenant.seats {
-            self.strike(seat.device, &tenant.terms);
-            self.mark(seat.device);
+        for leaseholder in &tenant.leaseholders {
+            self.strike(leaseholder.device, &tenant.terms);
+            self.mark(leaseholder.device);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Nanos;
 use crate::admission::Promises;
+use crate::longest::Longest;
 use crate::settings::Settings;
 use crate::tenant::ClaimKey;
 use crate::virtual_time::VirtualTime;
@@ -28,8 +29,8 @@ pub(crate) struct Device {
     pub claims: BTreeSet<(ClaimKey, usize)>,
     /// Virtual time of the device: the least that the tenants that run or wait have reached. Never goes back.
     pub floor: VirtualTime,
-    /// How far leases were outlasted of late: the longest, slowly forgotten.
-    pub overrun: Nanos,
+    /// How far leases were outlasted of late.
+    pub overrun: Longest,
     /// What a change of holder costs while memory is paged.
     pub refill: Nanos,
     /// Tenants whose lease here has expired with work in flight.
@@ -51,12 +52,5 @@ impl Device {
                 .saturating_mul(10)
                 .min(settings.longest_quantum.max(settings.quantum)),
         )
-    }
-
-    /// Notes that a lease was released this long after its end.
-    pub fn note_overrun(&mut self, overrun: Nanos, settings: &Settings) {
-        self.overrun = overrun
-            .min(settings.longest_made_up)
-            .max(self.overrun - self.overrun / 16);
     }
 }

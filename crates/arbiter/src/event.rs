@@ -47,6 +47,9 @@ pub enum Event {
         busy: Nanos,
         /// Its typical kernel, nanoseconds; 0 when it is not known.
         kernel: Nanos,
+        /// Nanoseconds of its work in flight, by its own estimate. After the end of a lease that much work is waited
+        /// for, and paid for.
+        in_flight: Nanos,
     },
     /// It has other terms from now on, on each of its devices.
     Resized {

@@ -27,8 +27,8 @@ impl Arbiter {
         let tenant = self.tenant_mut(i);
         tenant.place = Place::Claiming;
         tenant.claim = Some(Claim { key, target: None });
-        for seat in 0..self.tenant(i).seats.len() {
-            let d = self.device_of(i, seat);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let d = self.device_of(i, h);
             self.devices[d].claims.insert((key, i));
             self.mark(d);
         }
@@ -51,11 +51,11 @@ impl Arbiter {
             .map(|&(_, i)| i)
             .collect();
         for i in gangs {
-            for seat in 0..self.tenant(i).seats.len() {
-                self.settle_holder(self.device_of(i, seat));
+            for h in 0..self.tenant(i).leaseholders.len() {
+                self.settle_holder(self.device_of(i, h));
             }
-            let seats = &self.tenant(i).seats;
-            if (0..seats.len()).all(|seat| seats[seat].device == d || self.due_at(i, seat)) {
+            let leaseholders = &self.tenant(i).leaseholders;
+            if (0..leaseholders.len()).all(|h| leaseholders[h].device == d || self.due_at(i, h)) {
                 self.claim(i, 1);
             } else if let Some(turn) = turn {
                 self.let_pass(i, d, turn);
@@ -63,16 +63,19 @@ impl Arbiter {
         }
     }
 
-    /// Whether no tenant that runs or waits on the device of a gang's seat has a better claim to it.
-    fn due_at(&self, i: usize, seat: usize) -> bool {
-        let place = &self.tenant(i).seats[seat];
-        let device = &self.devices[place.device];
-        let better = |time: VirtualTime| time < place.time;
+    /// Whether no tenant that runs or waits on the device of a gang's leaseholder has a better claim to it.
+    fn due_at(&self, i: usize, h: usize) -> bool {
+        let leaseholder = &self.tenant(i).leaseholders[h];
+        let device = &self.devices[leaseholder.device];
+        let better = |time: VirtualTime| time < leaseholder.time;
         let waits = device.ready.first().is_some_and(|&(time, _)| better(time));
         let runs = device.holder.is_some_and(|holder| {
             let other = self.tenant(holder);
-            let mut seats = other.seats.iter().filter(|seat| seat.device == place.device);
-            !other.is_gang() && seats.any(|seat| better(seat.time))
+            let mut here = other
+                .leaseholders
+                .iter()
+                .filter(|theirs| theirs.device == leaseholder.device);
+            !other.is_gang() && here.any(|theirs| better(theirs.time))
         });
         !waits && !runs
     }
@@ -80,14 +83,14 @@ impl Arbiter {
     /// A gang that must wait elsewhere lets the others here pass, and does not claim all that time from them later.
     fn let_pass(&mut self, i: usize, d: usize, turn: VirtualTime) {
         let lag = self.settings.lag.max(self.quantum(i));
-        for seat in 0..self.tenant(i).seats.len() {
-            if self.device_of(i, seat) == d {
-                let least = turn.earlier(lag, self.pace(i, seat));
-                let old = self.tenant(i).seats[seat].time;
+        for h in 0..self.tenant(i).leaseholders.len() {
+            if self.device_of(i, h) == d {
+                let least = turn.earlier(lag, self.pace(i, h));
+                let old = self.tenant(i).leaseholders[h].time;
                 if old < least {
                     self.devices[d].gangs.remove(&(old, i));
                     self.devices[d].gangs.insert((least, i));
-                    self.tenant_mut(i).seats[seat].time = least;
+                    self.tenant_mut(i).leaseholders[h].time = least;
                 }
             }
         }
@@ -97,14 +100,14 @@ impl Arbiter {
         let Some(claim) = self.tenant_mut(i).claim.take() else {
             return;
         };
-        for seat in 0..self.tenant(i).seats.len() {
-            let d = self.device_of(i, seat);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let d = self.device_of(i, h);
             self.devices[d].claims.remove(&(claim.key, i));
             self.mark(d);
             // The tenant whose turn it is now may be waiting for devices that no other event would have looked at.
             if let Some(&(_, next)) = self.devices[d].claims.first() {
-                for seat in 0..self.tenant(next).seats.len() {
-                    let d = self.device_of(next, seat);
+                for h in 0..self.tenant(next).leaseholders.len() {
+                    let d = self.device_of(next, h);
                     self.mark(d);
                 }
             }
@@ -115,9 +118,10 @@ impl Arbiter {
     /// may keep waiting.
     pub(crate) fn active_claim(&mut self, d: usize) -> Option<(usize, Nanos)> {
         let &(key, i) = self.devices[d].claims.first()?;
-        let first_everywhere =
-            |seat: &crate::tenant::Seat| self.devices[seat.device].claims.first() == Some(&(key, i));
-        if !self.tenant(i).seats.iter().all(first_everywhere) {
+        let first_everywhere = |leaseholder: &crate::tenant::Leaseholder| {
+            self.devices[leaseholder.device].claims.first() == Some(&(key, i))
+        };
+        if !self.tenant(i).leaseholders.iter().all(first_everywhere) {
             return None;
         }
         if key.rank == 0 {
@@ -134,9 +138,12 @@ impl Arbiter {
     fn set_target(&mut self, i: usize) -> Nanos {
         let now = self.clock.now();
         let mut target = now;
-        for seat in 0..self.tenant(i).seats.len() {
-            let d = self.device_of(i, seat);
-            if let Some(lease) = self.devices[d].holder.and_then(|h| self.tenant(h).lease) {
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let d = self.device_of(i, h);
+            if let Some(lease) = self.devices[d]
+                .holder
+                .and_then(|holder| self.tenant(holder).lease)
+            {
                 let end = if lease.until == FOREVER {
                     lease.since.saturating_add(self.settings.quantum)
                 } else {
@@ -154,10 +161,10 @@ impl Arbiter {
 
     /// Whether no tenant holds any of a gang's devices.
     pub(crate) fn all_free(&self, i: usize) -> bool {
-        let free = |seat: &crate::tenant::Seat| {
-            let device = &self.devices[seat.device];
+        let free = |leaseholder: &crate::tenant::Leaseholder| {
+            let device = &self.devices[leaseholder.device];
             device.holder.is_none() && device.draining.is_none()
         };
-        self.tenant(i).seats.iter().all(free)
+        self.tenant(i).leaseholders.iter().all(free)
     }
 }

@@ -5,6 +5,9 @@ use crate::decision::Decision;
 use crate::tenant::{Held, Lease, Place};
 use crate::{DeviceId, FOREVER, Nanos};
 
+/// An expected launch is waited for at most so many times as long because others are stuck on the device.
+const SLOWEST: u64 = 4;
+
 impl Arbiter {
     /// Gives a tenant all its devices, which are free, until `horizon` at most.
     pub(crate) fn grant(&mut self, i: usize, horizon: Nanos) {
@@ -36,12 +39,12 @@ impl Arbiter {
             ending: false,
             told: false,
         });
-        for seat in &mut tenant.seats {
-            seat.held = Some(Held { charged_to: now });
+        for leaseholder in &mut tenant.leaseholders {
+            leaseholder.held = Some(Held { charged_to: now });
         }
         self.leases += 1;
-        for seat in 0..self.tenant(i).seats.len() {
-            let d = self.device_of(i, seat);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let d = self.device_of(i, h);
             self.devices[d].holder = Some(i);
             // A gang that waits for this device waits for this lease now.
             if let Some(&(_, gang)) = self.devices[d].claims.first()
@@ -59,14 +62,14 @@ impl Arbiter {
         let tenant = self.tenant(i);
         let Some(lease) = tenant.lease else { return };
         let until = self.clock.outside(lease.until);
-        let told: Vec<Decision> = (0..tenant.seats.len())
-            .filter(|&seat| tenant.seats[seat].held.is_some())
-            .map(|seat| Decision::Grant {
+        let told: Vec<Decision> = (0..tenant.leaseholders.len())
+            .filter(|&h| tenant.leaseholders[h].held.is_some())
+            .map(|h| Decision::Grant {
                 tenant: tenant.id,
-                device: DeviceId(tenant.seats[seat].device as u32),
+                device: DeviceId(tenant.leaseholders[h].device as u32),
                 epoch: lease.epoch,
                 until,
-                in_flight: self.bound(i, seat),
+                in_flight: self.bound(i, h),
             })
             .collect();
         self.decisions.extend(told);
@@ -96,19 +99,19 @@ impl Arbiter {
     }
 
     /// Work that a tenant may have in flight on one device.
-    fn bound(&self, i: usize, seat: usize) -> Nanos {
+    fn bound(&self, i: usize, h: usize) -> Nanos {
         let tenant = self.tenant(i);
-        let place = &tenant.seats[seat];
-        let device = &self.devices[place.device];
+        let leaseholder = &tenant.leaseholders[h];
+        let device = &self.devices[leaseholder.device];
         let settings = &self.settings;
         if device.members == 1 && tenant.bucket.is_none() {
             FOREVER
         } else if device.latency > 0 && !tenant.terms.is_latency() {
             // Long kernels one at a time, short ones as many as keep the device fed.
-            let typical = if place.kernel == 0 {
+            let typical = if leaseholder.kernel == 0 {
                 settings.in_flight_beside_latency
             } else {
-                place.kernel / 2
+                leaseholder.kernel / 2
             };
             typical
                 .max(settings.in_flight_floor)
@@ -133,12 +136,12 @@ impl Arbiter {
         } else {
             let tenant = self.tenant(i);
             let revoked: Vec<Decision> = tenant
-                .seats
+                .leaseholders
                 .iter()
-                .filter(|seat| seat.held.is_some())
-                .map(|seat| Decision::Revoke {
+                .filter(|leaseholder| leaseholder.held.is_some())
+                .map(|leaseholder| Decision::Revoke {
                     tenant: tenant.id,
-                    device: DeviceId(seat.device as u32),
+                    device: DeviceId(leaseholder.device as u32),
                     epoch,
                 })
                 .collect();
@@ -163,24 +166,36 @@ impl Arbiter {
     }
 
     /// Nothing of a lease is in flight on this device any more.
-    pub(crate) fn release(&mut self, i: usize, seat: usize) {
-        self.settle_seat(i, seat);
+    pub(crate) fn release(&mut self, i: usize, h: usize) {
+        self.settle_leaseholder(i, h);
         let now = self.clock.now();
         let lease = self.tenant(i).lease;
-        let d = self.device_of(i, seat);
-        if self.tenant_mut(i).seats[seat].held.take().is_none() {
+        let d = self.device_of(i, h);
+        if self.tenant_mut(i).leaseholders[h].held.take().is_none() {
             return;
         }
-        self.devices[d].stuck -= u32::from(self.tenant(i).place == Place::Stuck);
+        let stuck = self.tenant(i).place == Place::Stuck;
+        self.devices[d].stuck -= u32::from(stuck);
         let overrun = now.saturating_sub(lease.map_or(now, |lease| lease.until));
+        // A stopped program's lease is no sign of long launches: what was waited for counts.
+        let longest = if stuck { self.expiry_of(i) } else { FOREVER };
+        let overrun = overrun.min(longest).min(self.settings.longest_launch);
+        let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
+        leaseholder.overrun.note(overrun, now);
+        leaseholder.in_flight = 0;
         if self.devices[d].holder == Some(i) {
-            self.devices[d].note_overrun(overrun, &self.settings);
+            self.devices[d].overrun.note(overrun, now);
             self.raise_floor(d);
             self.devices[d].holder = None;
         }
         self.drained(d, i, overrun);
         self.mark(d);
-        if self.tenant(i).seats.iter().all(|seat| seat.held.is_none()) {
+        if self
+            .tenant(i)
+            .leaseholders
+            .iter()
+            .all(|leaseholder| leaseholder.held.is_none())
+        {
             self.leases -= 1;
             let tenant = self.tenant_mut(i);
             tenant.lease = None;
@@ -200,19 +215,44 @@ impl Arbiter {
         }
         // The next one's time begins.
         self.settle_holder(d);
-        self.devices[d].note_overrun(overrun, &self.settings);
+        self.devices[d].overrun.note(overrun, self.clock.now());
         self.devices[d].draining = None;
         self.mark(d);
     }
 
-    /// How long after its end a lease of this tenant's is waited for. Tenants that are stuck on the device make its
-    /// kernels slower by as much. If its lease expired for that, more would be stuck, and at last all of them.
+    /// Work that a tenant says it has in flight: its lease is waited for accordingly.
+    pub(crate) fn expect(&mut self, i: usize, h: usize, in_flight: Nanos) {
+        self.tenant_mut(i).leaseholders[h].in_flight = in_flight.min(self.settings.longest_launch);
+        self.rearm(i);
+    }
+
+    /// How long after its end a lease of this tenant's is waited for: twice the work that it has in flight, by its
+    /// own word or by what it did of late, and some more. The tenant pays for that time, so a lie wins nothing.
+    ///
+    /// Tenants that are stuck on the device make its kernels slower by as much. If its lease expired for that, more
+    /// would be stuck, and at last all of them.
     fn expiry_of(&self, i: usize) -> Nanos {
-        let seats = self.tenant(i).seats.iter();
-        let stuck = seats.map(|seat| self.devices[seat.device].stuck).max();
+        let (now, settings) = (self.clock.now(), &self.settings);
+        let leaseholders = &self.tenant(i).leaseholders;
+        let stuck = leaseholders
+            .iter()
+            .map(|leaseholder| self.devices[leaseholder.device].stuck)
+            .max();
         let slower = u64::from(stuck.unwrap_or(0)).saturating_add(1);
-        let longest = self.settings.longest_expiry.max(self.settings.expiry);
-        self.settings.expiry.saturating_mul(slower).min(longest)
+        let unexpected = settings.expiry.saturating_mul(slower);
+        let unexpected = unexpected.min(settings.longest_expiry.max(settings.expiry));
+        let expected = leaseholders
+            .iter()
+            .map(|leaseholder| leaseholder.in_flight.max(leaseholder.overrun.at(now)))
+            .max()
+            .unwrap_or(0);
+        let waited = 2 * expected + settings.expiry / 2;
+        unexpected.max(waited.saturating_mul(slower.min(SLOWEST)))
+    }
+
+    /// How long after its end a lease of this tenant's is reported.
+    fn overdue_of(&self, i: usize) -> Nanos {
+        self.expiry_of(i) / 4 * 3
     }
 
     /// The device no longer waits for a lease that is long over.
@@ -220,13 +260,13 @@ impl Arbiter {
         let tenant = self.tenant_mut(i);
         tenant.place = Place::Stuck;
         let (id, epoch) = (tenant.id, tenant.lease.map_or(0, |lease| lease.epoch));
-        for seat in 0..self.tenant(i).seats.len() {
-            let d = self.device_of(i, seat);
-            if self.tenant(i).seats[seat].held.is_some() {
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let d = self.device_of(i, h);
+            if self.tenant(i).leaseholders[h].held.is_some() {
                 if self.devices[d].holder == Some(i) {
                     self.devices[d].holder = None;
                 }
-                self.drained(d, i, self.settings.expiry);
+                self.drained(d, i, self.expiry_of(i));
                 self.devices[d].stuck += 1;
                 self.decisions.push(Decision::Expire {
                     tenant: id,
@@ -278,16 +318,16 @@ impl Arbiter {
             }
         } else if now - lease.until >= self.expiry_of(i) {
             self.expire(i);
-        } else if now - lease.until >= self.settings.overdue && !lease.told {
+        } else if now - lease.until >= self.overdue_of(i) && !lease.told {
             let tenant = self.tenant(i);
             let ended = self.clock.outside(lease.until);
             let overdue: Vec<Decision> = tenant
-                .seats
+                .leaseholders
                 .iter()
-                .filter(|seat| seat.held.is_some())
-                .map(|seat| Decision::Overdue {
+                .filter(|leaseholder| leaseholder.held.is_some())
+                .map(|leaseholder| Decision::Overdue {
                     tenant: tenant.id,
-                    device: DeviceId(seat.device as u32),
+                    device: DeviceId(leaseholder.device as u32),
                     epoch: lease.epoch,
                     ended,
                 })
@@ -312,8 +352,8 @@ impl Arbiter {
                     // Never in the past: a short lease is looked at half-way.
                     let left = lease.until - now;
                     lease.until - settings.renew_ahead.min(left / 2)
-                } else if now < lease.until.saturating_add(settings.overdue) && !lease.told {
-                    lease.until.saturating_add(settings.overdue)
+                } else if now < lease.until.saturating_add(self.overdue_of(i)) && !lease.told {
+                    lease.until.saturating_add(self.overdue_of(i))
                 } else {
                     lease.until.saturating_add(self.expiry_of(i))
                 };

@@ -22,7 +22,8 @@
 //! - send [`Event::Released`] when a lease has ended and nothing of it is in flight any more. The loop does so on the
 //!   tenant's behalf too, when its page shows it, because a stopped program cannot say so itself;
 //! - send [`Event::Died`] when the liveness lock is free, which the kernel does after the device context is gone;
-//! - send [`Event::Report`] now and then while a lease lasts: the in-flight bound follows the kernels by it.
+//! - send [`Event::Report`] now and then while a lease lasts, and when it ends with work in flight: the in-flight bound
+//!   follows the kernels by it, and the arbiter knows for how long to wait.
 //!
 //! **The gate** in the limiter holds a launch back unless the lease holds, and
 //! - the work in flight would end before the lease does by the gate's estimate, and
@@ -48,6 +49,7 @@ mod device;
 mod event;
 mod gang;
 mod holding;
+mod longest;
 mod pick;
 mod place;
 mod server;

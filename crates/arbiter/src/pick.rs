@@ -57,9 +57,9 @@ impl Arbiter {
         let rank = tenant.claim.map_or(1, |claim| claim.key.rank);
         rank > 0
             && tenant
-                .seats
+                .leaseholders
                 .iter()
-                .any(|seat| !self.devices[seat.device].urgent.is_empty())
+                .any(|leaseholder| !self.devices[leaseholder.device].urgent.is_empty())
     }
 
     /// Makes a holder give way where another tenant's claim is better now.
@@ -114,18 +114,21 @@ impl Arbiter {
         if tenant.place != Place::Queued || tenant.is_gang() {
             return;
         }
-        let (seat, pace) = (&tenant.seats[0], self.pace(i, 0));
-        let Some(holder) = self.devices[seat.device].holder else {
+        let (leaseholder, pace) = (&tenant.leaseholders[0], self.pace(i, 0));
+        let Some(holder) = self.devices[leaseholder.device].holder else {
             return;
         };
         let other = self.tenant(holder);
-        let (Some(lease), Some(place)) = (
+        let (Some(lease), Some(theirs)) = (
             other.lease,
-            other.seats.iter().find(|place| place.device == seat.device),
+            other
+                .leaseholders
+                .iter()
+                .find(|theirs| theirs.device == leaseholder.device),
         ) else {
             return;
         };
-        if !lease.urgent && seat.time.later(self.settings.lag / 2, pace) < place.time {
+        if !lease.urgent && leaseholder.time.later(self.settings.lag / 2, pace) < theirs.time {
             let now = self.clock.now();
             let end = lease.since.saturating_add(self.settings.least_hold).max(now);
             if end < lease.until {
@@ -167,8 +170,8 @@ impl Arbiter {
 
     /// Whether another tenant wants one of a tenant's devices.
     pub(crate) fn contended(&self, i: usize) -> bool {
-        self.tenant(i).seats.iter().any(|seat| {
-            let device = &self.devices[seat.device];
+        self.tenant(i).leaseholders.iter().any(|leaseholder| {
+            let device = &self.devices[leaseholder.device];
             let other = |&(_, who): &(_, usize)| who != i;
             let first = |list: &std::collections::BTreeSet<(VirtualTime, usize)>| {
                 list.iter().take(2).any(|&(_, who)| who != i)
@@ -190,14 +193,14 @@ impl Arbiter {
         let left = lease.until.saturating_sub(now);
         let budget = self.tenant(i).server.map_or(0, |server| server.budget());
         let urgent = budget > left;
-        for seat in 0..self.tenant(i).seats.len() {
-            let (d, pace) = (self.device_of(i, seat), self.pace(i, seat));
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let (d, pace) = (self.device_of(i, h), self.pace(i, h));
             if let Some(&(deadline, _)) = self.devices[d].urgent.first()
                 && (!urgent || deadline < self.deadline_of(i))
             {
                 return None;
             }
-            let reached = self.tenant(i).seats[seat].time.later(left, pace);
+            let reached = self.tenant(i).leaseholders[h].time.later(left, pace);
             if !urgent {
                 self.claim_due(d, Some(reached));
             }

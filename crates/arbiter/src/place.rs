@@ -25,8 +25,8 @@ impl Arbiter {
     pub(crate) fn idle(&mut self, i: usize) {
         self.tenant_mut(i).wants = false;
         self.leave_queues(i);
-        for seat in 0..self.tenant(i).seats.len() {
-            self.release(i, seat);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            self.release(i, h);
         }
         if self.tenant(i).place != Place::Away {
             self.depart(i, Place::Away);
@@ -73,7 +73,7 @@ impl Arbiter {
         let deadline = tenant.server.map_or(FOREVER, |server| server.deadline());
         tenant.place = Place::Urgent;
         tenant.urgent_by = deadline;
-        let d = tenant.seats[0].device;
+        let d = tenant.leaseholders[0].device;
         self.devices[d].urgent.insert((deadline, i));
         self.mark(d);
         self.rearm(i);
@@ -82,13 +82,13 @@ impl Arbiter {
     fn enter_queue(&mut self, i: usize) {
         let now = self.clock.now();
         let was_away = matches!(self.tenant(i).place, Place::Away | Place::Throttled);
-        for seat in 0..self.tenant(i).seats.len() {
-            let d = self.device_of(i, seat);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let d = self.device_of(i, h);
             if was_away {
                 self.settle_holder(d);
-                self.clamp(i, seat);
+                self.clamp(i, h);
             }
-            let time = self.tenant(i).seats[seat].time;
+            let time = self.tenant(i).leaseholders[h].time;
             let gang = self.tenant(i).is_gang();
             self.devices[d].waiting(gang).insert((time, i));
             self.mark(d);
@@ -102,15 +102,15 @@ impl Arbiter {
     /// A tenant that slept comes back with a claim of at most `lag` on what others ran meanwhile. What it was owed
     /// before shrinks by no more than the time it slept: a nap of a millisecond does not cancel a debt of seconds that
     /// others have.
-    fn clamp(&mut self, i: usize, seat: usize) {
-        let pace = self.pace(i, seat);
-        let floor = self.devices[self.device_of(i, seat)].floor;
+    fn clamp(&mut self, i: usize, h: usize) {
+        let pace = self.pace(i, h);
+        let floor = self.devices[self.device_of(i, h)].floor;
         let (lag, now) = (self.settings.lag, self.clock.now());
         let tenant = self.tenant_mut(i);
         let slept = now.saturating_sub(tenant.away_since);
-        let place = &mut tenant.seats[seat];
-        let claim = lag.max(place.owed.saturating_sub(slept));
-        place.time = place.time.max(floor.earlier(claim, pace));
+        let leaseholder = &mut tenant.leaseholders[h];
+        let claim = lag.max(leaseholder.owed.saturating_sub(slept));
+        leaseholder.time = leaseholder.time.max(floor.earlier(claim, pace));
     }
 
     /// Takes a tenant off every waiting list.
@@ -118,9 +118,9 @@ impl Arbiter {
         match self.tenant(i).place {
             Place::Queued => {
                 let gang = self.tenant(i).is_gang();
-                for seat in 0..self.tenant(i).seats.len() {
-                    let place = &self.tenant(i).seats[seat];
-                    let (d, entry) = (place.device, (place.time, i));
+                for h in 0..self.tenant(i).leaseholders.len() {
+                    let leaseholder = &self.tenant(i).leaseholders[h];
+                    let (d, entry) = (leaseholder.device, (leaseholder.time, i));
                     self.devices[d].waiting(gang).remove(&entry);
                 }
             }
@@ -139,12 +139,12 @@ impl Arbiter {
         let tenant = self.tenant_mut(i);
         if !matches!(tenant.place, Place::Away | Place::Throttled) {
             tenant.away_since = now;
-            for seat in 0..self.tenant(i).seats.len() {
-                let (d, pace) = (self.device_of(i, seat), self.pace(i, seat));
+            for h in 0..self.tenant(i).leaseholders.len() {
+                let (d, pace) = (self.device_of(i, h), self.pace(i, h));
                 self.settle_holder(d);
                 let floor = self.devices[d].floor;
-                let place = &mut self.tenant_mut(i).seats[seat];
-                place.owed = floor.beyond(place.time, pace);
+                let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
+                leaseholder.owed = floor.beyond(leaseholder.time, pace);
             }
         }
         self.tenant_mut(i).place = place;
@@ -164,28 +164,32 @@ impl Arbiter {
 
     /// The quantum of a tenant: the longest of its devices'.
     pub(crate) fn quantum(&self, i: usize) -> Nanos {
-        let quantum = |seat: &crate::tenant::Seat| self.devices[seat.device].quantum(&self.settings);
+        let quantum = |leaseholder: &crate::tenant::Leaseholder| {
+            self.devices[leaseholder.device].quantum(&self.settings)
+        };
         self.tenant(i)
-            .seats
+            .leaseholders
             .iter()
             .map(quantum)
             .max()
             .unwrap_or(self.settings.quantum)
     }
 
-    /// How deep a hard cap's bucket is: a quantum, and what accrues while another tenant's kernel outlasts its lease.
-    /// Otherwise the share would be lost with every long kernel of a neighbour's.
+    /// How deep a hard cap's bucket is: a quantum, and what accrues while each of the other tenants' kernels outlasts a
+    /// lease, but no more than one such kernel. Otherwise the share would be lost with long kernels of the neighbours'.
     pub(crate) fn depth(&self, i: usize) -> Nanos {
         let tenant = self.tenant(i);
         let Some(share) = tenant.terms.share() else {
             return FOREVER;
         };
-        let overrun = tenant
-            .seats
-            .iter()
-            .map(|seat| self.devices[seat.device].overrun)
-            .max();
-        self.quantum(i) + share.of(overrun.unwrap_or(0))
+        let now = self.clock.now();
+        let made_up = tenant.leaseholders.iter().map(|leaseholder| {
+            let device = &self.devices[leaseholder.device];
+            let overrun = device.overrun.at(now);
+            let others = u64::from(device.members.saturating_sub(1));
+            share.of(overrun.saturating_mul(others)).min(overrun)
+        });
+        self.quantum(i) + made_up.max().unwrap_or(0)
     }
 
     /// The tokens without which a lease is not worth its change of holder.

@@ -20,13 +20,14 @@ pub struct Settings {
     pub least_hold: Nanos,
     /// How long before its end a lease is renewed, when it is.
     pub renew_ahead: Nanos,
-    /// How long after its end an unreleased lease is reported as overdue.
-    pub overdue: Nanos,
-    /// How long after its end an unreleased lease no longer keeps others from the device. A kernel longer than this
-    /// then shares the device with them by the hardware's own time-slicing, if it has any.
+    /// How long after its end an unreleased lease no longer keeps others from the device, where no long launch is
+    /// expected. A kernel that is still in flight then shares the device with them by the hardware's own time-slicing,
+    /// if it has any. Three quarters of the way the lease is reported as overdue.
     pub expiry: Nanos,
     /// The most that this becomes where others are stuck on the device, and make its kernels slower.
     pub longest_expiry: Nanos,
+    /// The longest launch that is waited for: a lease whose tenant's launches take longer expires.
+    pub longest_launch: Nanos,
     /// While a lease is out, the arbiter wants to be woken at least this often. A step of the clock of more than twice
     /// this is a jump, and counts as nothing. The machine slept, or the agent was stopped, so no tenant could have had
     /// the device.
@@ -35,8 +36,6 @@ pub struct Settings {
     pub least_backfill: Nanos,
     /// The longest quantum that a thrash hint leads to.
     pub longest_quantum: Nanos,
-    /// The longest foreign overrun that a hard cap's bucket makes up for.
-    pub longest_made_up: Nanos,
 }
 
 impl Default for Settings {
@@ -49,13 +48,12 @@ impl Default for Settings {
             lag: 5 * MILLISECOND,
             least_hold: 1250 * MICROSECOND,
             renew_ahead: 200 * MICROSECOND,
-            overdue: 30 * MILLISECOND,
             expiry: 40 * MILLISECOND,
             longest_expiry: 400 * MILLISECOND,
+            longest_launch: 4 * SECOND,
             heartbeat: 100 * MILLISECOND,
             least_backfill: 500 * MICROSECOND,
             longest_quantum: 2 * SECOND,
-            longest_made_up: 100 * MILLISECOND,
         }
     }
 }

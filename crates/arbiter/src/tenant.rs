@@ -1,6 +1,7 @@
 //! A tenant as the arbiter keeps it.
 
 use crate::bucket::Bucket;
+use crate::longest::Longest;
 use crate::server::Server;
 use crate::terms::Terms;
 use crate::virtual_time::VirtualTime;
@@ -25,9 +26,9 @@ pub(crate) enum Place {
     Stuck,
 }
 
-/// A tenant's side of one device.
+/// A tenant on one of its devices: what takes the lease of that device.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct Leaseholder {
     pub device: usize,
     pub time: VirtualTime,
     /// Device time it was owed when it left the queue.
@@ -35,6 +36,10 @@ pub(crate) struct Seat {
     pub held: Option<Held>,
     /// The tenant's typical kernel by its own word.
     pub kernel: Nanos,
+    /// Its work in flight by its own word, when it last spoke of it.
+    pub in_flight: Nanos,
+    /// How far it outlasted its leases of late.
+    pub overrun: Longest,
     /// Busy time it has reported in all.
     pub reported: Nanos,
     /// The same when a report last came with nothing in flight, and what it was charged since. A report in between lags
@@ -51,7 +56,7 @@ pub(crate) struct Held {
     pub charged_to: Nanos,
 }
 
-/// What a gang's seats have in common.
+/// What a gang's leaseholders have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     pub epoch: u64,
@@ -86,7 +91,8 @@ pub(crate) struct Claim {
 pub(crate) struct Tenant {
     pub id: TenantId,
     pub terms: Terms,
-    pub seats: Vec<Seat>,
+    /// One for each of its devices. Code numbers them by `h`, tenants by `i` and devices by `d`.
+    pub leaseholders: Vec<Leaseholder>,
     pub wants: bool,
     pub place: Place,
     /// When it left the queue by its own will or its cap's.
@@ -107,6 +113,6 @@ pub(crate) struct Tenant {
 
 impl Tenant {
     pub fn is_gang(&self) -> bool {
-        self.seats.len() > 1
+        self.leaseholders.len() > 1
     }
 }

@@ -41,8 +41,11 @@ impl Arbiter {
     pub fn view(&self, tenant: TenantId, device: DeviceId) -> Option<View> {
         let &i = self.numbers.get(&tenant)?;
         let tenant = self.tenant(i);
-        let seat = tenant.seats.iter().position(|s| s.device == device.0 as usize)?;
-        let place = &tenant.seats[seat];
+        let h = tenant
+            .leaseholders
+            .iter()
+            .position(|leaseholder| leaseholder.device == device.0 as usize)?;
+        let leaseholder = &tenant.leaseholders[h];
         let standing = match tenant.place {
             Place::Away => Standing::Idle,
             Place::Throttled => Standing::Throttled,
@@ -50,16 +53,16 @@ impl Arbiter {
             Place::Holding => Standing::Running,
             Place::Stuck => Standing::Stuck,
         };
-        let to_others = place
+        let to_others = leaseholder
             .time
-            .beyond(self.devices[place.device].floor, self.pace(i, seat));
+            .beyond(self.devices[leaseholder.device].floor, self.pace(i, h));
         let to_cap = tenant.bucket.map_or(0, |bucket| bucket.debt());
         let to_budget = tenant.server.map_or(0, |server| server.debt());
         let waits = matches!(standing, Standing::Waiting | Standing::Throttled);
         Some(View {
             standing,
             terms: tenant.terms,
-            charged: place.charged,
+            charged: leaseholder.charged,
             // A server's tenant runs ahead of the others by right.
             debt: if tenant.server.is_some() { 0 } else { to_others }
                 .max(to_cap)

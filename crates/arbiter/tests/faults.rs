@@ -104,7 +104,7 @@ fn an_unreleased_lease_is_paid_for_however_long_it_is() {
 }
 
 #[test]
-fn a_leap_of_the_clock_is_charged_to_nobody() {
+fn a_leap_of_the_clock_is_charged_to_no_tenant() {
     for leap in [3 * SECOND, 8 * 3600 * SECOND] {
         let outcome = play(
             vec![greedy(30), greedy(70)],

@@ -178,6 +178,7 @@ fn what_waits_behind_an_overhanging_kernel_does_not_use_up_the_budget() {
             device,
             busy,
             kernel: MILLISECOND / 2,
+            in_flight: 0,
         };
         tell(now + 10 * MILLISECOND, report(reported + 10 * MILLISECOND));
         now += 20 * MILLISECOND;

@@ -75,7 +75,8 @@ struct Held {
     over: bool,
 }
 
-struct Book {
+/// The arbiter, and what has to be true of it after the events so far.
+struct Model {
     arbiter: Arbiter,
     now: Nanos,
     devices_of: BTreeMap<u64, (Vec<u32>, Terms)>,
@@ -84,7 +85,7 @@ struct Book {
     epoch: u64,
 }
 
-impl Book {
+impl Model {
     fn send(&mut self, event: &Event) -> bool {
         let outcome = self.arbiter.handle(self.now, event);
         // A refusal keeps decisions that time alone led to: they come with the next event.
@@ -254,6 +255,7 @@ impl Book {
                     device: DeviceId(*device),
                     busy: *busy,
                     kernel: *kernel,
+                    in_flight: *kernel,
                 });
             }
             Act::Nonsense(tenant, device) => {
@@ -314,8 +316,8 @@ impl Book {
     }
 }
 
-fn book() -> Book {
-    Book {
+fn model() -> Model {
+    Model {
         arbiter: Arbiter::new(Settings::default(), DEVICES),
         now: 100 * SECOND,
         devices_of: BTreeMap::new(),
@@ -329,23 +331,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_two_hold_one_device_and_nobody_deadlocks(acts in prop::collection::vec(act(), 1..300)) {
-        let mut book = book();
+    fn no_two_hold_one_device_and_no_tenant_deadlocks(acts in prop::collection::vec(act(), 1..300)) {
+        let mut model = model();
         for act in &acts {
-            book.act(act);
+            model.act(act);
         }
     }
 
     /// Tenants that give back what has ended owe little; the others may wait as long as their debt says.
     #[test]
     fn everybody_runs(acts in prop::collection::vec(act(), 1..150)) {
-        let mut book = book();
+        let mut model = model();
         for act in &acts {
             if !matches!(act, Act::Leap(_) | Act::Report(..) | Act::Thrash(..)) {
-                book.act(act);
-                (0..8).for_each(|tenant| book.drain(tenant));
+                model.act(act);
+                (0..8).for_each(|tenant| model.drain(tenant));
             }
         }
-        book.everybody_runs();
+        model.everybody_runs();
     }
 }

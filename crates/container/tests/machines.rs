@@ -298,7 +298,7 @@ fn each_reason_for_unresolvable_is_told() {
 }
 
 #[test]
-fn a_name_that_two_files_claim_is_nobodys_and_a_later_directory_hides() {
+fn a_name_that_two_files_claim_is_of_neither_and_a_later_directory_hides() {
     let text = file("0.3.0", "v.com/gpu", "a", r#"{"env": ["A=b"]}"#);
     let both = said(&[("a/x.json", &text), ("a/y.json", &text)]);
     assert_eq!(both.len(), 2, "{both:?}");

@@ -122,13 +122,16 @@ impl Runtime {
     /// Takes the registration.
     fn registers(&mut self, answer: Writer) -> (String, String) {
         let asked = self.trunk.receive().expect("read").expect("a registration");
-        assert_eq!((asked.lane, asked.kind, asked.stream % 2), (RUNTIME, REQUEST, 1));
+        assert_eq!(
+            (asked.connection, asked.kind, asked.stream % 2),
+            (RUNTIME, REQUEST, 1)
+        );
         assert_eq!(text(&asked.data, 1), "nri.pkg.api.v1alpha1.Runtime");
         assert_eq!(text(&asked.data, 2), "RegisterPlugin");
         let request = inner(&asked.data, 3);
         self.trunk
             .send(&Message {
-                lane: RUNTIME,
+                connection: RUNTIME,
                 stream: asked.stream,
                 kind: RESPONSE,
                 flags: 0,
@@ -146,7 +149,7 @@ impl Runtime {
             .bytes(3, &payload.into_bytes());
         self.trunk
             .send(&Message {
-                lane: PLUGIN,
+                connection: PLUGIN,
                 stream: self.stream,
                 kind: REQUEST,
                 flags: 0,
@@ -155,7 +158,7 @@ impl Runtime {
             .expect("sent");
         let answer = self.trunk.receive().expect("read").expect("an answer");
         assert_eq!(
-            (answer.lane, answer.kind, answer.stream),
+            (answer.connection, answer.kind, answer.stream),
             (PLUGIN, RESPONSE, self.stream)
         );
         match find(&answer.data, 1) {
@@ -330,7 +333,7 @@ fn what_takes_too_long_is_refused_in_time_and_taken_back() {
 }
 
 #[test]
-fn what_no_runtime_says_is_refused_and_hurts_nobody() {
+fn what_no_runtime_says_is_refused_and_does_no_harm() {
     let (ended, notes) = conversation(|runtime, _, _| {
         runtime.registers(Writer::default());
         assert_eq!(

@@ -30,7 +30,7 @@ pub const FOLDER: &str = "pages";
 /// The byte of a page's file that is locked while a holder has the device; locks may lie beyond a file's end.
 const SET_ASIDE: u64 = 1 << 40;
 /// A holder that begins, or ends, takes milliseconds. This is for one that is stopped in the middle.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The pages of a device.
@@ -85,11 +85,11 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
                 });
             }
             // It is being replaced, or is busy.
-            Err(why) if is_passing(why, has_files) && begin.elapsed() < PATIENCE => {
+            Err(why) if is_passing(why, has_files) && begin.elapsed() < TIMEOUT => {
                 std::thread::sleep(PAUSE);
                 continue;
             }
-            Err(why) if granted().is_some() || !is_nobodys(why) => {
+            Err(why) if granted().is_some() || !has_no_holder(why) => {
                 return Err(HardwareError::NotServed(socket, why));
             }
             Err(_) => {}
@@ -98,7 +98,7 @@ pub fn find(directory: &Path, uuid: Uuid) -> Result<Pages, HardwareError> {
         match own.is_set_aside() {
             false => return Ok(own),
             // The holder has just gone, or is about to serve.
-            true if begin.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            true if begin.elapsed() < TIMEOUT => std::thread::sleep(PAUSE),
             true => return Err(HardwareError::NotServed(socket, AttachError::TimedOut)),
         }
     }
@@ -124,7 +124,7 @@ fn own_files(directory: &Path, uuid: Uuid) -> Pages {
 }
 
 /// Whether an answer means that no holder has the device: none listens, or it does not have this one.
-fn is_nobodys(why: AttachError) -> bool {
+fn has_no_holder(why: AttachError) -> bool {
     match why {
         AttachError::Declined(Status::NoPages) => true,
         AttachError::System { errno, .. } => matches!(

@@ -9,7 +9,7 @@ use crate::granted::granted;
 use crate::run_directory::run_directory;
 
 /// The socket where a container's page server is asked under which id the host knows us.
-const KEEPER: &str = "/run/divvy/slice/attach.sock";
+const PAGE_SERVER_SOCKET: &str = "/run/divvy/slice/attach.sock";
 
 /// The file of a run directory that says in which process id namespace its agent is, as `/proc/self/ns/pid` gives it
 /// there.
@@ -19,12 +19,12 @@ pub const NAMESPACE: &str = "pid-namespace";
 /// in a container, or of a slice in which a program made a namespace of processes.
 fn who_tells() -> Option<PathBuf> {
     if granted().is_some() {
-        return Some(KEEPER.into());
+        return Some(PAGE_SERVER_SOCKET.into());
     }
-    let keeper = std::env::var_os("DIVVY_SLICE")?;
+    let socket = std::env::var_os("DIVVY_SLICE")?;
     let hosts = fs::read(run_directory().join(NAMESPACE)).ok()?;
     let own = fs::read_link("/proc/self/ns/pid").ok()?;
-    (own.as_os_str().as_bytes() != hosts).then(|| keeper.into())
+    (own.as_os_str().as_bytes() != hosts).then(|| socket.into())
 }
 
 /// The id of this process as the host knows it, else its own.
@@ -40,10 +40,10 @@ pub fn host_pid() -> u32 {
         TOLD.store(u64::from(own) << 32 | u64::from(pid), Ordering::Relaxed);
         pid
     };
-    let Some(keeper) = who_tells() else {
+    let Some(socket) = who_tells() else {
         return known(own);
     };
-    match divvy_ledger::attach::observe(&keeper, 0) {
+    match divvy_ledger::attach::observe(&socket, 0) {
         Ok(seen) if seen.observer_pid != 0 => known(seen.observer_pid),
         _ => own,
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening, strangers};
+use divvy_agent::{Client, RunDir, default_run_dir, ensure_agent, is_listening, unmanaged_processes};
 use divvy_host::machine::Sysroot;
 use divvy_host::{Inventory, Nvidia, Sources, Survey};
 use divvy_model::{Code, Fault, UnmanagedRecord};
@@ -126,9 +126,13 @@ impl Context {
     ///
     /// # Errors
     /// As [`Self::inventory`].
-    pub fn strangers(&self) -> Result<Vec<UnmanagedRecord>, Fault> {
+    pub fn unmanaged_processes(&self) -> Result<Vec<UnmanagedRecord>, Fault> {
         let devices = self.inventory()?.devices;
-        Ok(strangers(&Nvidia::open(), self.peek().path(), &devices)?)
+        Ok(unmanaged_processes(
+            &Nvidia::open(),
+            self.peek().path(),
+            &devices,
+        )?)
     }
 
     /// The devices of this machine, as seen without an agent.
@@ -151,7 +155,7 @@ impl Context {
         }
         self.peek().check_kind()?;
         let (sources, root) = (self.sources(), sysroot.map(Sysroot::at));
-        patiently(move || divvy_host::survey(&sources, root.as_ref()))
+        with_timeout(move || divvy_host::survey(&sources, root.as_ref()))
     }
 
     fn sources(&self) -> Sources {
@@ -166,17 +170,17 @@ impl Context {
 ///
 /// # Errors
 /// [`Code::Driver`] where there is no answer in time.
-pub fn patiently<T: Send + 'static>(
+pub fn with_timeout<T: Send + 'static>(
     question: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
     /// A machine with sixteen GPUs that nothing has used since it started takes some seconds.
-    const PATIENCE: Duration = Duration::from_secs(15);
+    const TIMEOUT: Duration = Duration::from_secs(15);
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _gone = sender.send(question());
     });
-    receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        let message = format!("NVIDIA's library does not answer within {} s", PATIENCE.as_secs());
+    receiver.recv_timeout(TIMEOUT).unwrap_or_else(|_| {
+        let message = format!("NVIDIA's library does not answer within {} s", TIMEOUT.as_secs());
         Err(Fault::new(Code::Driver, message).hint(
             "the driver may hang: look at the kernel's log for Xid errors; `divvy devices --sysroot /` asks the kernel only",
         ))

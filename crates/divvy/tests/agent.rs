@@ -50,7 +50,7 @@ fn killed_in_the_middle_it_loses_nothing() {
     let after = host.slice("steady");
     assert_eq!(after["memory_limit_bytes"], GIB);
     assert_eq!(after["id"], before["id"]);
-    assert_eq!(after["keeper_pid"], before["keeper_pid"]);
+    assert_eq!(after["page_server_pid"], before["page_server_pid"]);
     host.text(&["resize", "steady", "--memory", "2GiB"]);
     host.kill_agent();
     assert_eq!(
@@ -74,7 +74,7 @@ fn killed_in_the_middle_it_loses_nothing() {
 }
 
 #[test]
-fn a_slice_ends_with_its_keeper_and_its_program() {
+fn a_slice_ends_with_its_page_server_and_its_program() {
     let host = Host::new();
     let tenant = host.idle("doomed", "1GiB");
     kill(tenant.child.id(), "KILL");
@@ -124,9 +124,9 @@ fn kill_ends_the_whole_tree() {
 }
 
 #[test]
-fn a_stale_socket_and_a_stranger_in_the_slices_are_no_obstacle() {
+fn a_stale_socket_and_a_foreign_folder_in_the_slices_are_no_obstacle() {
     let host = Host::new();
-    std::fs::create_dir_all(host.run_dir().join("slices/stranger")).expect("made");
+    std::fs::create_dir_all(host.run_dir().join("slices/foreign")).expect("made");
     std::fs::write(host.run_dir().join("slices/0badf00d.json"), "{ not json").expect("written");
     drop(UnixListener::bind(host.run_dir().join("agent.sock")).expect("bound"));
     std::fs::set_permissions(

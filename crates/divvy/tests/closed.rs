@@ -170,5 +170,5 @@ fn a_slice_that_no_container_takes_goes_again() {
         "--directory",
         directory,
     ]);
-    assert_eq!(host.slice("kept").get("attendant"), None);
+    assert_eq!(host.slice("kept").get("lifetime_anchor"), None);
 }

@@ -90,7 +90,7 @@ fn soft_shares_alone_may_be_oversold() {
 }
 
 #[test]
-fn what_nobody_can_mean_is_refused() {
+fn invalid_terms_are_refused() {
     let host = Host::new();
     for (words, code, what) in [
         (&["--compute", "0%"][..], "D0002", "zero"),

@@ -160,7 +160,7 @@ fn tools_that_print_rubbish_or_hang_are_told_of() {
 }
 
 #[test]
-fn a_captured_machine_is_examined_rung_by_rung() {
+fn a_captured_machine_is_examined_level_by_level() {
     let host = Host::new();
     let examine = |built: &Built| {
         let root = built.root().to_str().expect("a path");
@@ -169,11 +169,11 @@ fn a_captured_machine_is_examined_rung_by_rung() {
             .expect("divvy starts")
     };
     let amd = Built::mi300x(host.folder().join("amd"), 1);
-    let rungs = report(&examine(&amd), "isolation");
-    assert_eq!(rungs.len(), 8);
+    let levels = report(&examine(&amd), "isolation");
+    assert_eq!(levels.len(), 8);
     assert!(
-        rungs[0].contains("reaches `env`") && rungs[0].contains("divvy gpu partition set CPX/NPS4"),
-        "{rungs:?}"
+        levels[0].contains("reaches `env`") && levels[0].contains("divvy gpu partition set CPX/NPS4"),
+        "{levels:?}"
     );
     let h100 = Built::h100(host.folder().join("h100"), 2);
     h100.file(
@@ -181,10 +181,10 @@ fn a_captured_machine_is_examined_rung_by_rung() {
         "3,2,2,-;NVRM: Xid (PCI:0000:18:00): 79, pid=7, GPU has fallen off the bus.\n",
     );
     let output = examine(&h100);
-    let rungs = report(&output, "isolation").join("\n");
+    let levels = report(&output, "isolation").join("\n");
     assert!(
-        rungs.contains("reaches `cooperative`") && rungs.contains("reaches `hardware`"),
-        "{rungs}"
+        levels.contains("reaches `cooperative`") && levels.contains("reaches `hardware`"),
+        "{levels}"
     );
     let health = report(&output, "machine").join("\n");
     assert!(
@@ -199,10 +199,10 @@ fn a_captured_machine_is_examined_rung_by_rung() {
         "nvidia/creatable_vgpu_types",
         "ID    : vGPU Name\n558   : NVIDIA L40S-4Q\n559   : NVIDIA L40S-8Q\n",
     );
-    let rungs = report(&examine(&vfio), "isolation");
-    assert!(rungs[0].contains("reaches `vm`"), "{rungs:?}");
+    let levels = report(&examine(&vfio), "isolation");
+    assert!(levels[0].contains("reaches `vm`"), "{levels:?}");
     assert_eq!(
-        rungs.last().expect("a check"),
+        levels.last().expect("a check"),
         "vGPU: ok: 2 types; `divvy gpu vgpu list` shows them; "
     );
     let (status, said) = host.refused(&["doctor", "--sysroot", "/nonexistent"]);

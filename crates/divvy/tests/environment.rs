@@ -119,7 +119,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn the_env_rung_tells_every_runtime() {
+fn the_env_level_tells_every_runtime() {
     let host = Host::new();
     let mut words = vec!["run", "--dry-run", "--memory", "1GiB"];
     words.extend(["--isolation", "env", "--policy", "best-effort", "--", "true"]);

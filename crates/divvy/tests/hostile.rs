@@ -136,7 +136,7 @@ fn mig_files_that_never_end_or_are_none_are_refused() {
 }
 
 #[test]
-fn lists_of_instances_that_nobody_means_are_refused_at_once() {
+fn malformed_lists_of_instances_are_refused_at_once() {
     let host = Host::new();
     let long = vec!["1c.7g.80gb"; 5000].join(",");
     let huge = format!("{}c.7g.80gb", "9".repeat(400));

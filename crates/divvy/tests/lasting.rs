@@ -107,16 +107,16 @@ fn what_is_no_lasting_slice() {
 }
 
 #[test]
-fn its_keeper_goes_when_its_directory_does() {
+fn its_page_server_goes_when_its_directory_does() {
     let host = Host::new();
     let made = host.json(&["slice", "create", "alice", "--memory", "1GiB"]);
     assert_eq!(made["memory_limit_bytes"], GIB);
-    let keeper = u32::try_from(made["keeper_pid"].as_u64().expect("a keeper")).expect("small");
-    let run = std::fs::read_dir(format!("/proc/{keeper}/fd")).expect("a living keeper");
+    let page_server = u32::try_from(made["page_server_pid"].as_u64().expect("a page server")).expect("small");
+    let run = std::fs::read_dir(format!("/proc/{page_server}/fd")).expect("a living page server");
     // Its three standard streams, its three sockets (one for the agent, one for containers), the folder of its sockets, and
     // the two pages. It may just be serving the agent: a connection and what is sent there.
     assert!(run.count() <= 12);
     host.kill_agent();
     std::fs::remove_dir_all(host.run_dir().join("slices")).expect("removed");
-    until("the keeper ends by itself", || !is_alive(keeper));
+    until("the page server ends by itself", || !is_alive(page_server));
 }

@@ -81,8 +81,8 @@ fn half_open_connections_do_not_silence_the_agent() {
 fn an_agent_that_is_out_of_descriptors_takes_nothing_for_dead() {
     let host = Host::new();
     host.text(&["slice", "create", "kept", "--memory", "1GiB"]);
-    let mut attendant = Command::new("sleep").arg("600").spawn().expect("sleep starts");
-    let attend = json!({ "process": attendant.id() });
+    let mut anchor = Command::new("sleep").arg("600").spawn().expect("sleep starts");
+    let attend = json!({ "process": anchor.id() });
     let (status, _) = ask(&mut connect(&host), "POST", "/v1/slices/kept/attend", &attend);
     assert_eq!(status, 200);
     let agent = i32::try_from(host.agent()).ok().and_then(Pid::from_raw);
@@ -98,9 +98,9 @@ fn an_agent_that_is_out_of_descriptors_takes_nothing_for_dead() {
     assert_eq!(host.slice("kept")["state"], "idle");
     let log = fs::read_to_string(host.run_dir().join("agent.log")).expect("a log");
     assert!(!log.contains("slice deleted"), "{log}");
-    // It goes when its attendant really does.
-    attendant.kill().expect("killed");
-    attendant.wait().expect("reaped");
+    // It goes when its lifetime anchor really does.
+    anchor.kill().expect("killed");
+    anchor.wait().expect("reaped");
     until("the slice is gone", || host.slices().is_empty());
 }
 

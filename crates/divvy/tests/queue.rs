@@ -36,8 +36,8 @@ impl Waiter {
 
     /// The next thing it says.
     fn line(&mut self) -> String {
-        let patience = Duration::from_secs(60);
-        self.said.recv_timeout(patience).expect("it says something more")
+        let timeout = Duration::from_secs(60);
+        self.said.recv_timeout(timeout).expect("it says something more")
     }
 
     /// Reads on until it says this.
@@ -65,7 +65,7 @@ fn names(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn first_come_first_served_and_nobody_overtakes() {
+fn first_come_first_served_and_no_request_overtakes() {
     let host = Host::new();
     let holder = host.idle("holder", "60GiB");
     let mut first = Waiter::start(&host, "first", "50GiB");

@@ -105,8 +105,8 @@ impl Queue {
         self.context.submit(self.id, self.kind, &[], work)
     }
 
-    /// Appends tasks that are more than one piece of work. They start behind the work that is there, and later work
-    /// waits for the last of them.
+    /// Appends work that takes several tasks. They start behind the work that is there, and later work waits for the last
+    /// of them.
     pub fn submit_behind(&self, start: impl FnOnce(&[Arc<Task>]) -> Arc<Task>) {
         let before = self.mark(&[]);
         self.mark(&[start(&[before])]);

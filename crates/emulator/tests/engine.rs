@@ -390,8 +390,8 @@ LOOP:
 ";
 
 #[test]
-fn rubbish_on_the_page_stops_nobody() {
-    let test = "rubbish_on_the_page_stops_nobody";
+fn rubbish_on_the_page_stops_no_process() {
+    let test = "rubbish_on_the_page_stops_no_process";
     if role().as_deref() == Some("busy") {
         return keep_busy(MS);
     }

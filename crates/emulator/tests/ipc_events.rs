@@ -111,8 +111,8 @@ fn a_stream_of_one_process_waits_for_one_of_another() {
 }
 
 #[test]
-fn a_dead_recorder_holds_nobody_up() {
-    let test = "a_dead_recorder_holds_nobody_up";
+fn a_dead_recorder_delays_no_process() {
+    let test = "a_dead_recorder_delays_no_process";
     if role().as_deref() == Some("recorder") {
         start(0);
         let event: CUevent = get!(cuEventCreate(SHARED));

@@ -423,8 +423,8 @@ fn computes_in_a_small_one() {
 }
 
 #[test]
-fn a_program_in_an_instance_has_its_memory_and_nobody_removes_it() {
-    const TEST: &str = "a_program_in_an_instance_has_its_memory_and_nobody_removes_it";
+fn a_program_in_an_instance_has_its_memory_and_the_instance_stays() {
+    const TEST: &str = "a_program_in_an_instance_has_its_memory_and_the_instance_stays";
     if role().as_deref() == Some("user") {
         return computes_in_a_small_one();
     }

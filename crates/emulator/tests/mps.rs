@@ -65,8 +65,8 @@ fn newcomer() {
 }
 
 #[test]
-fn a_fault_is_one_of_all_clients_and_of_nobody_else() {
-    let test = "a_fault_is_one_of_all_clients_and_of_nobody_else";
+fn a_fault_is_one_of_all_clients_and_of_no_other_process() {
+    let test = "a_fault_is_one_of_all_clients_and_of_no_other_process";
     match role().as_deref() {
         Some("victim") => return victim(),
         Some("fault") => return fault(),

@@ -29,13 +29,13 @@ impl Random {
 /// One of the processes: allocations by their number, each a handle and an exported descriptor.
 fn peer() {
     start(0);
-    let mut pieces: BTreeMap<usize, (CUmemGenericAllocationHandle, i32)> = BTreeMap::new();
+    let mut allocations: BTreeMap<usize, (CUmemGenericAllocationHandle, i32)> = BTreeMap::new();
     let posix = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     say("ready");
     while let Some(order) = listen() {
         let mut words = order.split(' ');
         let verb = words.next().unwrap();
-        let piece: usize = words.next().map_or(0, |word| word.parse().unwrap());
+        let number: usize = words.next().map_or(0, |word| word.parse().unwrap());
         match verb {
             "make" | "import" => {
                 let handle = if verb == "make" {
@@ -67,11 +67,11 @@ fn peer() {
                     posix,
                     0
                 ));
-                pieces.insert(piece, (handle, fd));
+                allocations.insert(number, (handle, fd));
                 say(format_args!("/proc/{}/fd/{fd}", std::process::id()));
             }
             "release" => {
-                let (handle, fd) = pieces.remove(&piece).unwrap();
+                let (handle, fd) = allocations.remove(&number).unwrap();
                 // SAFETY: the descriptor that the export made.
                 unsafe { libc::close(fd) };
                 cu!(cuMemRelease(handle));
@@ -115,21 +115,21 @@ fn what_any_process_has_counts_once() {
                     let from = random.below(PEERS);
                     let missing: Vec<_> = has[from]
                         .iter()
-                        .filter(|(piece, _)| !has[who].contains_key(piece))
-                        .map(|(&piece, path)| (piece, path.clone()))
+                        .filter(|(number, _)| !has[who].contains_key(number))
+                        .map(|(&number, path)| (number, path.clone()))
                         .collect();
                     if !missing.is_empty() {
-                        let (piece, path) = &missing[random.below(missing.len())];
-                        let own = peers[who].ask(&format!("import {piece} {path}"));
-                        has[who].insert(*piece, own);
+                        let (number, path) = &missing[random.below(missing.len())];
+                        let own = peers[who].ask(&format!("import {number} {path}"));
+                        has[who].insert(*number, own);
                     }
                 }
                 6..=8 => {
-                    let pieces: Vec<usize> = has[who].keys().copied().collect();
-                    if !pieces.is_empty() {
-                        let piece = pieces[random.below(pieces.len())];
-                        assert_eq!(peers[who].ask(&format!("release {piece}")), "released");
-                        has[who].remove(&piece);
+                    let allocations: Vec<usize> = has[who].keys().copied().collect();
+                    if !allocations.is_empty() {
+                        let number = allocations[random.below(allocations.len())];
+                        assert_eq!(peers[who].ask(&format!("release {number}")), "released");
+                        has[who].remove(&number);
                     }
                 }
                 _ => {

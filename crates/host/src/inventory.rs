@@ -8,7 +8,7 @@ use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, MigPlace, Selector};
 use crate::emulated::{DEFAULT_EMULATED, EmulatedDevice, emulated_devices};
 use crate::machine::Sysroot;
 use crate::nvidia::{Nvidia, NvidiaReport};
-use crate::patience::Silence;
+use crate::timeout::Silence;
 use crate::unanswered;
 
 /// What the inventory is taken from.

@@ -7,7 +7,7 @@ use divvy_model::{DeviceKind, DeviceRecord, Isolation, MigProduct, Vendor};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// The highest level that is open now.
-    pub rung: Isolation,
+    pub level: Isolation,
     /// The next that can be opened, and how.
     pub next: Option<(Isolation, String)>,
 }
@@ -21,7 +21,7 @@ pub fn reach(device: &DeviceRecord) -> Reach {
     let place = &device.pci_address;
     if driver.is_some_and(|driver| driver.starts_with("vfio")) {
         return Reach {
-            rung: Isolation::Vm,
+            level: Isolation::Vm,
             next: None,
         };
     }
@@ -38,21 +38,21 @@ pub fn reach(device: &DeviceRecord) -> Reach {
     let to_vm = Some((Isolation::Vm, to_vm));
     match (device.kind, vendor) {
         (DeviceKind::Emulated, _) => Reach {
-            rung: Isolation::Cooperative,
+            level: Isolation::Cooperative,
             next: None,
         },
         (DeviceKind::Mig | DeviceKind::Partition, _) => Reach {
-            rung: Isolation::Hardware,
+            level: Isolation::Hardware,
             next: to_vm,
         },
         (DeviceKind::Gpu, Vendor::Nvidia) if matches!(driver, None | Some("nvidia")) => Reach {
-            rung: Isolation::Cooperative,
+            level: Isolation::Cooperative,
             next: to_mig(device).or(to_vm),
         },
         (DeviceKind::Gpu, Vendor::Amd) if facts.is_some_and(|facts| facts.kfd_node.is_some()) => {
             let divisible = facts.is_some_and(|facts| facts.partition.is_some());
             Reach {
-                rung: Isolation::Env,
+                level: Isolation::Env,
                 next: match divisible {
                     true => Some((
                         Isolation::Hardware,
@@ -63,7 +63,7 @@ pub fn reach(device: &DeviceRecord) -> Reach {
             }
         }
         _ => Reach {
-            rung: Isolation::Env,
+            level: Isolation::Env,
             next: to_vm,
         },
     }

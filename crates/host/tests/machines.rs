@@ -300,22 +300,22 @@ fn who_holds_memory_of_an_accelerator() {
 }
 
 #[test]
-fn where_each_stands_on_the_ladder_and_what_opens_the_next_rung() {
+fn where_each_stands_on_the_ladder_and_what_opens_the_next_level() {
     use divvy_host::ladder::reach;
     use divvy_model::Isolation;
     let reached = |built: &Built, index: usize| reach(&read(built).devices[index]);
     let one = folder();
     let amd = reached(&Built::mi300x(one.path(), 1), 0);
-    assert_eq!(amd.rung, Isolation::Env);
+    assert_eq!(amd.level, Isolation::Env);
     assert!(
         amd.next
-            .is_some_and(|(rung, command)| rung == Isolation::Hardware && command.contains("CPX/NPS4"))
+            .is_some_and(|(level, command)| level == Isolation::Hardware && command.contains("CPX/NPS4"))
     );
     let two = folder();
     let h100 = Built::h100(two.path(), 2);
     let (gpu, instance) = (reached(&h100, 0), reached(&h100, 2));
     assert_eq!(
-        (gpu.rung, instance.rung),
+        (gpu.level, instance.level),
         (Isolation::Cooperative, Isolation::Hardware)
     );
     let command = gpu.next.expect("MIG").1;
@@ -325,10 +325,10 @@ fn where_each_stands_on_the_ladder_and_what_opens_the_next_rung() {
     );
     let three = folder();
     let vfio = reached(&Built::passed_through(three.path()), 0);
-    assert_eq!((vfio.rung, vfio.next), (Isolation::Vm, None));
+    assert_eq!((vfio.level, vfio.next), (Isolation::Vm, None));
     let four = folder();
     let desktop = Built::desktop(four.path());
-    assert_eq!(reached(&desktop, 1).rung, Isolation::Env, "nouveau runs no CUDA");
+    assert_eq!(reached(&desktop, 1).level, Isolation::Env, "nouveau runs no CUDA");
     desktop.remove("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/iommu_group");
     let command = reached(&desktop, 1).next.expect("a virtual machine").1;
     assert!(command.contains("iommu=pt"), "{command}");

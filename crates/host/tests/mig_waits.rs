@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use divvy_host::mig::{
-    Alone, Geometry, GpuInstance, MigDevice, MigDriver, NewInstance, Patient, Target, apply, parse_list,
-    plan_devices,
+    Alone, Geometry, GpuInstance, MigDevice, MigDriver, MigWithTimeout, NewInstance, Target, apply,
+    parse_list, plan_devices,
 };
 use divvy_model::{Code, Fault, MigProduct};
 
@@ -56,7 +56,7 @@ impl MigDriver for Hangs {
 
 #[test]
 fn a_driver_that_hangs_half_way_is_given_up_and_told_of() {
-    let mut driver = Patient::over(Hangs, Duration::from_secs(60), Duration::from_millis(50));
+    let mut driver = MigWithTimeout::over(Hangs, Duration::from_secs(60), Duration::from_millis(50));
     let devices = driver.devices().expect("it answers");
     let target = Target {
         device: 0,
@@ -88,7 +88,7 @@ fn devices_are_changed_by_one_at_a_time() {
     let refusal = Alone::wait(&path, Duration::ZERO).expect_err("another is at it");
     assert_eq!(refusal.code, Code::MigBusy);
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| Alone::wait(&path, Alone::PATIENCE));
+        let second = scope.spawn(|| Alone::wait(&path, Alone::TIMEOUT));
         drop(first);
         assert!(second.join().expect("no panic").is_ok(), "it is free now");
     });

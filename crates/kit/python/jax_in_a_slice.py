@@ -37,7 +37,8 @@ try:
     # More than the slice, at once.
     numpy.ones((5 << 30,), dtype=numpy.uint8).block_until_ready()
 except Exception as error:  # noqa: BLE001 - XLA's own class moves between versions
-    promise("refused", "RESOURCE_EXHAUSTED" in str(error), f"refused with {type(error).__name__}")
+    refused = "RESOURCE_EXHAUSTED" in str(error)
+    promise("refused", refused, f"refused with {type(error).__name__}", **({} if refused else {"said": str(error)[:200]}))
 else:
     promise("refused", False, "more than the slice has was given out")
 fact("goes_on", f"it goes on after a refusal: {float(numpy.ones(10).sum())}")

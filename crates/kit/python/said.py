@@ -1,4 +1,7 @@
-"""What every program here says: one line of JSON for each thing that it looked at."""
+"""What every program here says: one line of JSON for each thing that it looked at.
+
+A library's own words come in the field `said`: names of the machine are taken out of them.
+"""
 
 import json
 import sys
@@ -22,9 +25,10 @@ def refuses(check, what, errors, wanted):
     try:
         what()
     except errors as error:
-        promise(check, wanted(error), f"refused with {type(error).__name__}")
+        holds = wanted(error)
+        promise(check, holds, f"refused with {type(error).__name__}", **({} if holds else {"said": str(error)[:200]}))
     except Exception as error:  # noqa: BLE001 - any other error is the finding
-        promise(check, False, f"refused with {type(error).__name__}: {str(error)[:200]}")
+        promise(check, False, f"refused with {type(error).__name__}", said=str(error)[:200])
     else:
         promise(check, False, "more than the slice has was given out")
 

@@ -34,7 +34,7 @@ def backend(name):
     del cached
     again = torch.empty(5 << 29, dtype=torch.uint8, device="cuda")
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    # The other back ends give back piece by piece, and count nothing.
+    # The other back ends give back a part at a time, and count nothing.
     right = again.numel() == 5 << 29 and (name != "native" or retries > 0)
     promise(f"{name}.retry", right, f"cached memory is given back and got again; {retries} retries are counted")
     del again

@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use crate::ended::Heard;
 use crate::finding::Failure;
-use crate::kit::last_words;
+use crate::kit::ended_with;
 use crate::processes::end_tree;
+use crate::scrub::foreign;
 
 /// As much as is kept of its last words, in bytes.
 const WORDS: usize = 16 << 10;
@@ -91,7 +92,9 @@ impl Conversation {
     pub fn hear(&mut self) -> Result<Value, Failure> {
         let left = self.until.saturating_duration_since(Instant::now());
         match self.answers.recv_timeout(left) {
-            Ok(line) => serde_json::from_str(&line).map_err(|_| format!("the tenant said: {}", line.trim())),
+            Ok(line) => {
+                serde_json::from_str(&line).map_err(|_| format!("the tenant said: {}", foreign(line.trim())))
+            }
             _ => Err(self.last_words()),
         }
     }
@@ -106,11 +109,10 @@ impl Conversation {
         };
         end_tree(&mut self.child);
         let said = self.errors.as_ref().map(Heard::text).unwrap_or_default();
-        let words = last_words(&said);
         match ended {
-            Some(status) => format!("the tenant ended, {status}: {words}"),
-            None if is_late => format!("the tenant did not answer in time: {words}"),
-            None => format!("the tenant was ended: {words}"),
+            Some(status) => ended_with(format_args!("the tenant ended, {status}"), &said),
+            None if is_late => ended_with("the tenant did not answer in time", &said),
+            None => ended_with("the tenant was ended", &said),
         }
     }
 

@@ -7,7 +7,7 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use crate::finding::Failure;
-use crate::kit::last_words;
+use crate::kit::ended_with;
 use crate::processes::end_tree;
 
 /// As much as is kept of what a program says, in bytes: the rest is read and dropped, so that it never waits for a reader.
@@ -34,10 +34,12 @@ impl Ended {
 
     /// How it ended otherwise, with its last words.
     pub fn why(&self) -> Failure {
-        let words = last_words(&self.stderr);
         match self.status {
-            Some(status) => format!("{status}: {words}"),
-            None => format!("it was ended after {} s: {words}", self.limit.as_secs()),
+            Some(status) => ended_with(status, &self.stderr),
+            None => ended_with(
+                format_args!("it was ended after {} s", self.limit.as_secs()),
+                &self.stderr,
+            ),
         }
     }
 }
@@ -156,5 +158,7 @@ mod tests {
         assert_eq!((ended.stdout.len(), ended.stderr.len()), (300_000, 300_000));
         let why = shell("echo no >&2; exit 3", long).why();
         assert_eq!(why, "exit status: 3: no");
+        let silent = shell("exit 3", long).why();
+        assert_eq!(silent, "exit status: 3, and it said nothing");
     }
 }

@@ -72,6 +72,9 @@ pub struct Finding {
     /// Many figures or names, where a sentence cannot hold them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
+    /// Whether the check goes on: a later finding of it stands in the place of this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_interim: bool,
 }
 
 impl Finding {
@@ -83,6 +86,7 @@ impl Finding {
             says: says.into(),
             figure: None,
             details: None,
+            is_interim: false,
         }
     }
 
@@ -113,6 +117,13 @@ impl Finding {
     #[must_use]
     pub fn figure(mut self, value: f64, unit: Unit) -> Self {
         self.figure = Some(Figure { value, unit });
+        self
+    }
+
+    /// As what is known so far: kept where the part is cut off before the check's end.
+    #[must_use]
+    pub fn so_far(mut self) -> Self {
+        self.is_interim = true;
         self
     }
 

@@ -8,6 +8,7 @@
 //!
 //! The kit may be run by root. So the folder has to be the user's own, closed to others, and no link in it is followed.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -167,13 +168,25 @@ impl Folder {
         Ok(Sink { file })
     }
 
-    /// What a part has found. A line that was cut off is left out.
+    /// What a part has found. A line that was cut off is left out, and so is what was known of a check before its end.
     #[must_use]
     pub fn findings(&self, part: &str) -> Vec<Finding> {
         let text = fs::read_to_string(self.findings_file(part)).unwrap_or_default();
-        text.lines()
+        let mut all: Vec<Finding> = text
+            .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
+            .collect();
+        let last: HashMap<String, usize> = all
+            .iter()
+            .enumerate()
+            .map(|(at, finding)| (finding.check.clone(), at))
+            .collect();
+        let mut at = 0..;
+        all.retain(|finding| {
+            let is_last = at.next() == last.get(&finding.check).copied();
+            !finding.is_interim || is_last
+        });
+        all
     }
 
     /// How a part ended.
@@ -294,6 +307,28 @@ mod tests {
         assert!(folder.findings("facts").is_empty());
         assert_eq!(folder.outcome("facts").ending, Ending::Missing);
         assert!(Verdict::Fails < Verdict::Holds, "what fails comes first");
+    }
+
+    #[test]
+    fn what_was_known_of_a_check_goes_with_its_end() {
+        let base = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(base.path()).expect("made");
+        folder.begin("cost").expect("begun");
+        let mut sink = folder.sink("cost").expect("a sink");
+        let mut put = |finding: &Finding| sink.put(finding).expect("written");
+        let first = Finding::fact("cost.a", "after one round").so_far();
+        let second = Finding::fact("cost.a", "after two rounds").so_far();
+        let other = Finding::promise("cost.b", false, "it costs more");
+        for finding in [&first, &other, &second] {
+            put(finding);
+        }
+        assert_eq!(folder.findings("cost"), [other.clone(), second]);
+        let end = Finding::promise("cost.a", true, "after all rounds");
+        put(&end);
+        // What is no interim finding stays, whatever comes after it.
+        let again = Finding::promise("cost.b", true, "it costs nothing");
+        put(&again);
+        assert_eq!(folder.findings("cost"), [other, end, again]);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! What a part works with: the programs beside it, the device that it asks, the place where its findings go.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::finding::{Failure, Finding};
+use crate::finding::{Failure, Finding, Verdict};
 use crate::folder::{Folder, Sink};
+use crate::full;
+use crate::scrub::foreign;
 
 /// The memory of a slice that has to hold a context and little more: on a GPU a context takes 512 MiB of it.
 pub(crate) const ROOM: &str = "1GiB";
@@ -62,6 +65,13 @@ impl Kit {
     /// The system's reason.
     pub fn found(&mut self, finding: &Finding) -> Result<(), Failure> {
         crate::run::wait_if_ended();
+        let finding = match finding.verdict {
+            Verdict::Fails => &Finding {
+                says: full::with_reason(&finding.says),
+                ..finding.clone()
+            },
+            _ => finding,
+        };
         self.sink
             .put(finding)
             .map_err(|error| format!("a finding cannot be written down: {error}"))
@@ -156,7 +166,16 @@ pub fn output(command: &mut Command) -> Result<String, Failure> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(format!("{}: {}", output.status, last_words(&output.stderr)))
+    Err(ended_with(output.status, &output.stderr))
+}
+
+/// How a program ended, with its last words, or that it had none.
+#[must_use]
+pub(crate) fn ended_with(how: impl fmt::Display, said: &[u8]) -> Failure {
+    match last_words(said) {
+        words if words.is_empty() => format!("{how}, and it said nothing"),
+        words => format!("{how}: {}", foreign(&words)),
+    }
 }
 
 /// The end of what a command said, in one line.

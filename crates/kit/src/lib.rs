@@ -10,6 +10,7 @@ mod conversation;
 mod ended;
 mod finding;
 mod folder;
+mod full;
 pub mod gpu;
 mod kit;
 mod machine;

@@ -88,7 +88,7 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "asks",
         about: "which entry points and export tables programs ask the driver for",
-        limit: seconds(120),
+        limit: seconds(180),
         short: None,
         is_shared: false,
         run: parts::asks::run,

@@ -89,7 +89,7 @@ impl Report {
         Self {
             form: FORM,
             divvy: env!("CARGO_PKG_VERSION").to_owned(),
-            machine: Machine::here(device),
+            machine: machine(&scrub, Machine::here(device)),
             parts: parts.collect(),
         }
     }
@@ -180,6 +180,21 @@ impl Report {
             }
         }
         Ok(())
+    }
+}
+
+/// What the kernel, the driver and the C library call themselves is others' text. An emulated device's name is the user's word.
+fn machine(scrub: &Scrub, machine: Machine) -> Machine {
+    let clean = |text: Option<String>| text.map(|text| scrub.foreign(&text));
+    Machine {
+        gpu: match machine.emulated {
+            true => machine.gpu,
+            false => clean(machine.gpu),
+        },
+        driver: clean(machine.driver),
+        kernel: scrub.foreign(&machine.kernel),
+        libc: clean(machine.libc),
+        ..machine
     }
 }
 

@@ -14,6 +14,8 @@ use rustix::process::set_child_subreaper;
 use crate::card;
 use crate::finding::Failure;
 use crate::folder::{Ending, Folder, Outcome};
+use crate::full;
+use crate::kit::ended_with;
 use crate::kit::{Kit, OWN_WORDS, ROOM, last_words};
 use crate::part::{PARTS, Part};
 use crate::place::{Place, clear_stale};
@@ -138,8 +140,7 @@ impl Time {
 pub fn try_device(device: Option<&str>, signals: &Signals) -> Result<(), Failure> {
     // What is left behind becomes our child, and is ended.
     let _older_kernel = set_child_subreaper(Some(rustix::process::getpid()));
-    let place = Place::new(device)
-        .map_err(|error| format!("no temporary folder can be had: {error}; TMPDIR names another"))?;
+    let place = Place::new(device).map_err(|error| no_place(&error))?;
     let mut sliced = Kit::slice_of(device, &["--memory", ROOM]);
     place.enter(sliced.arg("true"));
     let mut bare = Kit::bare_tenant("look");
@@ -153,12 +154,16 @@ pub fn try_device(device: Option<&str>, signals: &Signals) -> Result<(), Failure
         .iter_mut()
         .try_for_each(|command| try_one(command, &place, signals));
     end_descendants();
-    tried
+    tried.map_err(|why| full::with_reason(&why))
+}
+
+fn no_place(error: &io::Error) -> Failure {
+    format!("no temporary folder can be had: {error}; TMPDIR names another")
 }
 
 /// Runs a command to its end, for a while. It may leave programs behind that have its streams, so nothing waits for those.
 fn try_one(command: &mut Command, place: &Place, signals: &Signals) -> Result<(), Failure> {
-    let cannot = |error: io::Error| error.to_string();
+    let cannot = |error: io::Error| format!("no file can be made in the temporary folder: {error}");
     let said = place.file("said");
     command
         .stdin(Stdio::null())
@@ -175,7 +180,8 @@ fn try_one(command: &mut Command, place: &Place, signals: &Signals) -> Result<()
             let words = last_words(&fs::read(&said).unwrap_or_default());
             Err(match (words.is_empty(), why) {
                 (true, Some(why)) => why,
-                _ => words,
+                (true, None) => format!("{name} ended with an error, and it said nothing"),
+                (false, _) => words,
             })
         }
     }
@@ -203,10 +209,7 @@ fn run_one(
     let place = match Place::new(options.device.as_deref()) {
         Ok(place) => place,
         Err(error) => {
-            return (
-                Ending::Failed,
-                Some(format!("no temporary folder can be had: {error}")),
-            );
+            return (Ending::Failed, Some(no_place(&error)));
         }
     };
     let child = command(results, part, options, time.limit, &place).spawn();
@@ -215,7 +218,35 @@ fn run_one(
         Err(error) => (Ending::Failed, Some(format!("it does not start: {error}"))),
     };
     end_descendants();
-    outcome
+    match outcome {
+        // What it found may say why, but not where it could not write it down.
+        (Ending::Failed, why) => {
+            let why = why.unwrap_or_else(|| why_failed(results, part.name));
+            (Ending::Failed, Some(full::with_reason(&why)))
+        }
+        outcome => outcome,
+    }
+}
+
+/// Why a part has failed: its last finding says so, or its log, where it could write no finding down.
+fn why_failed(results: &Folder, part: &str) -> Failure {
+    let ended = format!("{part}.ended");
+    match results
+        .findings(part)
+        .iter()
+        .any(|finding| finding.check == ended)
+    {
+        true => format!("`{ended}` says why"),
+        false => {
+            let log = fs::read(results.path().join(log_of(part))).unwrap_or_default();
+            ended_with("it ended with an error", &log)
+        }
+    }
+}
+
+/// What a part and its programs say goes here.
+fn log_of(part: &str) -> String {
+    format!("{part}.log")
 }
 
 /// The part as a process: this program once more.
@@ -240,7 +271,7 @@ fn command(results: &Folder, part: &Part, options: &Options, limit: Duration, pl
         .stdout(Stdio::null())
         .stderr(
             results
-                .create(&format!("{}.log", part.name))
+                .create(&log_of(part.name))
                 .map_or_else(|_| Stdio::null(), Stdio::from),
         )
         .process_group(0);

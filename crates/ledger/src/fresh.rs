@@ -18,7 +18,7 @@ use crate::ledger::Ledger;
 
 /// How long a tenant waits for a measurement. The agent answers within some milliseconds if it gets a processor. It
 /// measures one device every [`BETWEEN_LOOKS`] at most, however many tenants ask.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// The shortest time between two measurements of one device on request.
 pub const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// An agent measures about once a second by itself. An agent that has not for this long does not answer.
@@ -45,7 +45,7 @@ impl Attached {
         }
         let asked = ledger.doorbell.looks.fetch_add(1, AcqRel).wrapping_add(1);
         ledger.ring();
-        let until = now.saturating_add(PATIENCE.as_nanos() as u64);
+        let until = now.saturating_add(TIMEOUT.as_nanos() as u64);
         loop {
             let looked = grant.looked.load(Acquire);
             // Numbers wrap around: a request less than half of the range behind is done.

@@ -133,9 +133,9 @@ pub(crate) struct LedgerPage {
     /// When a dead process's bytes were last returned: nanoseconds of CLOCK_MONOTONIC, 0 for never. A hint.
     pub returned_at_ns: AtomicU64,
     /// Device memory.
-    pub book: BookLine,
+    pub usage: UsageLine,
     /// Memory that is allocated beyond the share, as managed memory.
-    pub spill_book: BookLine,
+    pub spill_usage: UsageLine,
     pub thrash: ThrashLine,
     /// Uses of the device past the limiter, by [`crate::Bypass`].
     pub bypasses: [AtomicU64; BYPASS_KINDS],
@@ -148,14 +148,14 @@ pub(crate) struct LedgerPage {
     pub shared_residuals: [AtomicU64; SHARED_WORDS],
     /// Its importers, by slot.
     pub shared_importers: [[AtomicU64; SLOTS / 64]; SHARED_WORDS],
-    pub presences: Presences,
+    pub activities: Activities,
 }
 
 /// How tenants call the agent.
 #[repr(C, align(64))]
 pub(crate) struct DoorbellLine {
     /// Futex word: raised by a process that wants the agent to look.
-    pub rung: AtomicU32,
+    pub rings: AtomicU32,
     /// How many measurements of what the driver holds were requested. See [`crate::fresh`].
     pub looks: AtomicU32,
     /// Not 0 once any process has let go of an allocation that it still owns.
@@ -164,13 +164,13 @@ pub(crate) struct DoorbellLine {
 
 /// The activity records of the processes, by slot. They have pages of their own, which cost nothing without launches.
 #[repr(C, align(4096))]
-pub(crate) struct Presences(pub [PresenceLine; SLOTS]);
+pub(crate) struct Activities(pub [ActivityLine; SLOTS]);
 
-/// The activity record of one process: see [`crate::Presence`]. Only this process writes it, and it may write any
+/// The activity record of one process: see [`crate::Activity`]. Only this process writes it, and it may write any
 /// value.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct PresenceLine {
+pub struct ActivityLine {
     pub(crate) state: AtomicU32,
     pub(crate) acknowledged: AtomicU32,
     pub(crate) in_flight_ns: AtomicU64,
@@ -190,7 +190,7 @@ pub(crate) const BYPASS_KINDS: usize = 16;
 /// The accounting word of one table. The word for waiters stands beside it, in a cache line that each change loads
 /// anyway.
 #[repr(C, align(64))]
-pub(crate) struct BookLine {
+pub(crate) struct UsageLine {
     pub word: AtomicU64,
     /// Not 0 if a process waits for a release. A process that releases memory clears it and wakes all; a waiter that
     /// continues to wait sets it again. So a waiter that was killed costs one wake.
@@ -256,22 +256,22 @@ const _: () = {
     assert!(GRANT_BYTES == 4096);
     assert!(size_of::<ProcessSlot>() == 64 * (1 + RECORDS_PER_SLOT));
     assert!(size_of::<SpillRecords>() == SLOTS * RECORDS_PER_SLOT * size_of::<Record>());
-    assert!(size_of::<Presences>() == SLOTS * 64);
+    assert!(size_of::<Activities>() == SLOTS * 64);
     assert!(
         LEDGER_BYTES
             == 4096
                 + size_of::<Slots>()
                 + size_of::<SpillRecords>()
                 + SHARED_WORDS * 8 * (2 + SLOTS / 64)
-                + size_of::<Presences>()
+                + size_of::<Activities>()
     );
     assert!(offset_of!(GrantPage, sequence) == 20);
     assert!(offset_of!(GrantPage, memory_limit_bytes) == 24);
     assert!(offset_of!(GrantPage, policy) == 64);
     assert!(offset_of!(GrantPage, slice_id) == 128);
     assert!(offset_of!(GrantPage, lease) == 384);
-    assert!(offset_of!(LedgerPage, book) == 64);
-    assert!(offset_of!(LedgerPage, spill_book) == 128);
+    assert!(offset_of!(LedgerPage, usage) == 64);
+    assert!(offset_of!(LedgerPage, spill_usage) == 128);
     assert!(offset_of!(LedgerPage, thrash) == 192);
     assert!(offset_of!(LedgerPage, bypasses) == 256);
     assert!(offset_of!(LedgerPage, doorbell) == 384);
@@ -331,7 +331,7 @@ impl Memory for LedgerPage {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        &self.book.word
+        &self.usage.word
     }
 
     #[inline]
@@ -363,7 +363,7 @@ impl Memory for Spill<'_> {
     type Cell = AtomicU64;
 
     fn word(&self) -> &AtomicU64 {
-        &self.0.spill_book.word
+        &self.0.spill_usage.word
     }
 
     fn busy(&self, record: RecordId) -> &AtomicU64 {

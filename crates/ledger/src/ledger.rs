@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::accounting::{self, SLOTS, UNIT};
+use crate::activity::Activity;
 use crate::bypass::Bypass;
 use crate::effort::Effort;
 use crate::error::PageError;
@@ -21,7 +22,6 @@ use crate::layout::{Header, LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
 use crate::liveness;
 use crate::mapping::{Access, Mapping};
 use crate::memfd;
-use crate::presence::Presence;
 use crate::reap_pass::{self, ReapPass};
 use crate::shared::claim;
 use crate::thrash::Thrash;
@@ -193,8 +193,8 @@ impl Ledger {
 
     /// The activity records of the processes in the ledger, including dead ones that are not yet reaped. Makes no
     /// system calls.
-    pub fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
-        self.mapping.page().presences()
+    pub fn activities(&self) -> impl Iterator<Item = Activity> + '_ {
+        self.mapping.page().activities()
     }
 
     /// The page, for this crate's own use of it.
@@ -202,13 +202,13 @@ impl Ledger {
         self.mapping.page()
     }
 
-    /// How often the doorbell was rung, to compare with in [`Ledger::wait_doorbell`]. It is read before the agent looks.
+    /// How often the doorbell rang, to compare with in [`Ledger::wait_doorbell`]. It is read before the agent looks.
     #[must_use]
-    pub fn rung(&self) -> u32 {
-        self.mapping.page().rung()
+    pub fn rings(&self) -> u32 {
+        self.mapping.page().rings()
     }
 
-    /// Waits until the doorbell has been rung since `seen`, or for `limit`. Returns how often it was rung.
+    /// Waits until the doorbell rings after `seen`, or for `limit`. Returns how often it rang.
     #[must_use]
     pub fn wait_doorbell(&self, seen: u32, limit: Duration) -> u32 {
         self.mapping.page().wait_doorbell(seen, limit)
@@ -337,7 +337,7 @@ impl Ledger {
             let outcome = reclaim_both(page, slot, kept);
             place.waiting_since_ns.store(0, Relaxed);
             if outcome.is_ok() {
-                page.presences.0[slot].clear();
+                page.activities.0[slot].clear();
             }
             if let Ok((held, spilled)) = outcome {
                 if kept == 0 {
@@ -355,7 +355,7 @@ impl Ledger {
         round.short = short && round.next != 0;
         if reaped.bytes > 0 || reaped.spilled_bytes > 0 {
             page.note_return();
-            page.book.tell_waiters();
+            page.usage.tell_waiters();
         }
         // The last importer of an allocation may have been among the dead, or may have died while it left.
         let _soon = page.call_owners();

@@ -10,6 +10,7 @@
 //! reservation and keeps no descriptor after attach. All loops are bounded, whatever the pages contain.
 
 pub mod accounting;
+mod activity;
 pub mod attach;
 mod bypass;
 mod effort;
@@ -24,7 +25,6 @@ mod liveness;
 mod mapping;
 mod memfd;
 mod peer_pidfd;
-mod presence;
 pub mod private;
 mod reap_pass;
 mod residual;
@@ -37,11 +37,12 @@ mod text;
 mod thrash;
 mod waiting;
 
+pub use activity::Activity;
 pub use bypass::Bypass;
 pub use effort::Effort;
 pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};
-pub use layout::{GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, PresenceLine, SHARED_WORDS, monotonic_ns};
+pub use layout::{ActivityLine, GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, SHARED_WORDS, monotonic_ns};
 pub use lease::{Gate, GateWord, Lease};
 pub use ledger::{
     Backing, DEVICE_PAGE, Ledger, Process, Reaped, is_process_id, make_file, new_device_ledger, open_file,
@@ -49,7 +50,6 @@ pub use ledger::{
 pub use liveness::check_system;
 pub use memfd::{check_page, new_page, reopen_page};
 pub use peer_pidfd::peer_pidfd;
-pub use presence::Presence;
 pub use slot::{Slot, SlotOwner};
 pub use snapshot::Snapshot;
 pub use terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms, WHOLE_COMPUTE};

@@ -86,7 +86,7 @@ pub fn check_system() -> Result<(), PageError> {
 const TURN: usize = SLOTS;
 /// A reaper works for microseconds. A reaper that is stopped halfway is not waited for longer than this many pauses:
 /// each slot's own lock keeps two reapers apart even without the turn.
-const PATIENCE: u32 = 1000;
+const MAX_PAUSES: u32 = 1000;
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// The right to reap alone, if it was available.
@@ -100,7 +100,7 @@ impl<'fd> Turn<'fd> {
     /// # Errors
     /// Any error of the system about the lock.
     pub fn wait(fd: BorrowedFd<'fd>) -> Result<Self, Errno> {
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_PAUSES {
             if try_own(fd, TURN)? {
                 return Ok(Self { fd: Some(fd) });
             }

@@ -129,15 +129,15 @@ mod tests {
     #[test]
     fn a_page_counts_once_for_all_that_lie_in_it() {
         let mut sum = Sum::new();
-        let piece = |pages| Residual {
+        let lies_in = |pages| Residual {
             own_bytes: 0,
             pages,
             page_bytes: 2 << 20,
         };
         for _ in 0..100 {
-            sum.add(piece([3, 0]));
+            sum.add(lies_in([3, 0]));
         }
-        sum.add(piece([3, 4]));
+        sum.add(lies_in([3, 4]));
         sum.add(Residual::whole(4 << 20));
         assert_eq!(sum.bytes(), 8 << 20);
     }

@@ -10,7 +10,7 @@ use crate::accounting::{self, Denied, SLOTS, UNIT};
 use crate::bypass::Bypass;
 use crate::error::{PageError, ReserveError};
 use crate::fork::OwnMapping;
-use crate::layout::{LedgerPage, PresenceLine, SHARED_WORDS};
+use crate::layout::{ActivityLine, LedgerPage, SHARED_WORDS};
 use crate::ledger::{self, Backing};
 use crate::liveness;
 use crate::reap_pass::ReapPass;
@@ -93,7 +93,7 @@ impl Slot {
         let page = self.page.get().ok_or(ReserveError::Forked)?;
         accounting::release(page, self.index, thread_hint(), bytes.div_ceil(UNIT))
             .map_err(|denied| refusal(denied, 0))?;
-        page.book.tell_waiters();
+        page.usage.tell_waiters();
         Ok(())
     }
 
@@ -123,7 +123,7 @@ impl Slot {
         accounting::release(&page.spill(), self.index, thread_hint(), bytes.div_ceil(UNIT))
             .map_err(|denied| refusal(denied, 0))?;
         // A process that waits for memory would also accept it beyond the share.
-        page.book.tell_waiters();
+        page.usage.tell_waiters();
         Ok(())
     }
 
@@ -167,8 +167,8 @@ impl Slot {
     /// This process's activity record, for it to write; `None` in a forked child.
     #[inline]
     #[must_use]
-    pub fn presence(&self) -> Option<&PresenceLine> {
-        self.page.get().map(|page| &page.presences.0[self.index])
+    pub fn activity(&self) -> Option<&ActivityLine> {
+        self.page.get().map(|page| &page.activities.0[self.index])
     }
 
     /// Calls the agent, because something has changed that it should look at. Does nothing in a forked child.
@@ -182,7 +182,7 @@ impl Slot {
     #[must_use]
     pub fn launching(&self) -> usize {
         self.page.get().map_or(0, |page| {
-            page.presences().filter(|presence| presence.launched > 0).count()
+            page.activities().filter(|activity| activity.launched > 0).count()
         })
     }
 
@@ -258,7 +258,7 @@ fn move_in(ledger: &LedgerPage, index: usize, owner: SlotOwner) -> Result<(), Pa
     }
     let place = &ledger.slots.0[index];
     place.waiting_since_ns.store(0, Relaxed);
-    ledger.presences.0[index].clear();
+    ledger.activities.0[index].clear();
     place.pid.store(
         rustix::process::getpid().as_raw_nonzero().get().unsigned_abs(),
         Relaxed,

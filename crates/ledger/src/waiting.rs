@@ -8,9 +8,9 @@ use core::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::layout::{BookLine, LedgerPage, monotonic_ns};
+use crate::layout::{LedgerPage, UsageLine, monotonic_ns};
 
-impl BookLine {
+impl UsageLine {
     /// After a release: wakes its waiters.
     #[inline]
     pub(crate) fn tell_waiters(&self) {

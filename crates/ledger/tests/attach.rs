@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::wire::{Reply, Request, Status};
-use divvy_ledger::attach::{self, AttachError, Door, Keeper, Pages};
+use divvy_ledger::attach::{self, AttachError, Door, PageServer, Pages};
 use divvy_ledger::{
     Bypass, Cap, Class, ComputeTerms, GrantSpec, MAX_ON_OOM_WAIT, PAGE_ABI_VERSION, Policy, ReserveError,
     Terms,
@@ -21,20 +21,20 @@ struct Served {
     _dir: tempfile::TempDir,
     path: PathBuf,
     control: PathBuf,
-    keeper: Arc<Keeper>,
+    page_server: Arc<PageServer>,
 }
 
 fn serve() -> Served {
-    serve_by(Keeper::new())
+    serve_by(PageServer::new())
 }
 
-fn serve_by(keeper: Keeper) -> Served {
+fn serve_by(page_server: PageServer) -> Served {
     let dir = tempfile::tempdir().expect("a directory");
-    let keeper = Arc::new(keeper);
+    let page_server = Arc::new(page_server);
     let listen = |name: &str, door: Door| {
         let path = dir.path().join(name);
         let listener = UnixListener::bind(&path).expect("a socket");
-        let serving = Arc::clone(&keeper);
+        let serving = Arc::clone(&page_server);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let _outcome = serving.serve(&stream, door);
@@ -49,7 +49,7 @@ fn serve_by(keeper: Keeper) -> Served {
         _dir: dir,
         path,
         control,
-        keeper,
+        page_server,
     }
 }
 
@@ -205,9 +205,9 @@ fn who_sleeps_on_a_dead_agents_gate_is_woken_for_the_next_ones() {
 }
 
 #[test]
-fn a_keeper_without_pages_says_so() {
+fn a_page_server_without_pages_says_so() {
     let served = serve();
-    assert!(!served.keeper.has_pages());
+    assert!(!served.page_server.has_pages());
     assert_eq!(
         attach::connect(&served.path, 0).err(),
         Some(AttachError::Declined(Status::NoPages))
@@ -219,7 +219,7 @@ fn a_keeper_without_pages_says_so() {
 }
 
 #[test]
-fn nobody_listening_is_the_systems_answer() {
+fn no_listener_is_the_systems_answer() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = attach::connect(&dir.path().join("attach.sock"), 0);
     assert!(matches!(
@@ -330,7 +330,7 @@ fn threads_share_a_place() {
 }
 
 #[test]
-fn what_lies_beyond_the_share_is_kept_in_a_book_of_its_own() {
+fn what_lies_beyond_the_share_is_kept_in_a_table_of_its_own() {
     let (served, pages) = delivered(100 * MIB);
     let tenant = attach::connect(&served.path, 0).expect("attach");
     let slot = tenant.slot();
@@ -424,13 +424,13 @@ fn a_slice_has_an_account_for_each_device() {
         .collect();
     attach::deliver(&served.control, &pages[0]).expect("delivery");
     // Half a slice is not served.
-    assert!(!served.keeper.has_pages());
+    assert!(!served.page_server.has_pages());
     assert!(matches!(
         attach::connect(&served.path, 0),
         Err(AttachError::Declined(Status::NoPages))
     ));
     attach::deliver(&served.control, &pages[1]).expect("delivery");
-    assert!(served.keeper.has_pages());
+    assert!(served.page_server.has_pages());
     let tenants: Vec<_> = (0..2)
         .map(|account| attach::connect(&served.path, account).expect("attach"))
         .collect();
@@ -462,12 +462,12 @@ fn a_slice_has_an_account_for_each_device() {
 #[test]
 fn who_waits_has_the_room_that_another_gives_back() {
     let served = serve();
-    let patient = |seconds| Terms {
+    let waiting = |seconds| Terms {
         on_oom_wait: Duration::from_secs(seconds),
         ..Terms::default()
     };
     let pages = Pages::create(&GrantSpec {
-        terms: patient(600),
+        terms: waiting(600),
         ..spec(100 * MIB)
     })
     .expect("pages");
@@ -532,9 +532,9 @@ fn bypasses_and_thrashing_are_the_ledgers_to_show() {
 
 /// An agent that measures on request, finds that the driver no longer holds anything, and reports that.
 fn looks_once(pages: &Pages) {
-    let mut rung = pages.ledger.rung();
+    let mut rings = pages.ledger.rings();
     while pages.ledger.looks_asked() == 0 {
-        rung = pages.ledger.wait_doorbell(rung, Duration::from_secs(60));
+        rings = pages.ledger.wait_doorbell(rings, Duration::from_secs(60));
     }
     let asked = pages.ledger.looks_asked();
     pages.grant.set_overhead_bytes(0);
@@ -609,7 +609,7 @@ fn who_may_attach_can_neither_bring_pages_nor_take_them_back() {
 
 #[test]
 fn the_agent_is_told_who_attached() {
-    let served = serve_by(Keeper::that_notes_members());
+    let served = serve_by(PageServer::that_notes_members());
     let pages = Pages::create(&spec(MIB)).expect("pages");
     attach::deliver(&served.control, &pages).expect("delivery");
     assert_eq!(attach::members(&served.control), Ok(Vec::new()));

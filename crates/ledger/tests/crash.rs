@@ -368,8 +368,9 @@ fn act() -> impl Strategy<Value = Act> {
         })
 }
 
+/// What the page should say.
 #[derive(Default)]
-struct Book {
+struct Model {
     held: [u64; PROCESSES],
     dead: [bool; PROCESSES],
     /// An operation runs now: another act may not enter such a process, only its threads could.
@@ -377,7 +378,7 @@ struct Book {
 }
 
 /// Does the first of `acts`; the others happen in the middle of it. Returns the remaining acts.
-fn perform(memory: &'static Stepped, book: &'static RefCell<Book>, mut acts: Vec<Act>) -> Vec<Act> {
+fn perform(memory: &'static Stepped, model: &'static RefCell<Model>, mut acts: Vec<Act>) -> Vec<Act> {
     let Some(act) = acts.pop() else { return acts };
     let Act {
         process,
@@ -387,25 +388,25 @@ fn perform(memory: &'static Stepped, book: &'static RefCell<Book>, mut acts: Vec
         dies_at,
     } = act;
     {
-        let mut book = book.borrow_mut();
-        if book.dead[process] || book.busy[process] {
+        let mut model = model.borrow_mut();
+        if model.dead[process] || model.busy[process] {
             return acts;
         }
-        book.busy[process] = true;
+        model.busy[process] = true;
     }
     let rest = std::rc::Rc::new(RefCell::new(acts));
     let inner = std::rc::Rc::clone(&rest);
     let at = move |taken| {
         if taken == interrupted_at {
             let acts = inner.take();
-            let left = perform(memory, book, acts);
+            let left = perform(memory, model, acts);
             *inner.borrow_mut() = left;
         }
     };
     let amount = if units > 0 {
         units as u64
     } else {
-        units.unsigned_abs().min(book.borrow().held[process])
+        units.unsigned_abs().min(model.borrow().held[process])
     };
     let outcome = run(dies_at, at, || {
         if units > 0 {
@@ -414,17 +415,17 @@ fn perform(memory: &'static Stepped, book: &'static RefCell<Book>, mut acts: Vec
             accounting::release(memory, process, thread, amount)
         }
     });
-    let mut book = book.borrow_mut();
-    book.busy[process] = false;
+    let mut model = model.borrow_mut();
+    model.busy[process] = false;
     match outcome {
-        Some(Ok(())) if units > 0 => book.held[process] += amount,
-        Some(Ok(())) => book.held[process] -= amount,
+        Some(Ok(())) if units > 0 => model.held[process] += amount,
+        Some(Ok(())) => model.held[process] -= amount,
         Some(Err(Denied::Full { used })) => assert!(used <= LIMIT && used + amount > LIMIT),
         Some(Err(Denied::Corrupted)) => panic!("the page is corrupted"),
-        None => book.dead[process] = true,
+        None => model.dead[process] = true,
     }
     assert!(accounting::total(memory) <= LIMIT);
-    drop(book);
+    drop(model);
     rest.take()
 }
 
@@ -434,19 +435,19 @@ proptest! {
     #[test]
     fn any_nesting_of_operations_and_deaths(acts in proptest::collection::vec(act(), 1..40)) {
         let memory = Stepped::new();
-        let book: &'static RefCell<Book> = Box::leak(Box::default());
+        let model: &'static RefCell<Model> = Box::leak(Box::default());
         let mut acts = acts;
         while !acts.is_empty() {
-            acts = perform(memory, book, acts);
+            acts = perform(memory, model, acts);
         }
         prop_assert_eq!(accounting::total(memory) as i64, memory.sum());
         let mut expected = 0;
         for process in 0..PROCESSES {
-            if book.borrow().dead[process] {
+            if model.borrow().dead[process] {
                 accounting::reclaim(memory, process).expect("the page is not corrupted");
                 prop_assert_eq!(accounting::held(memory, process), 0);
             } else {
-                let held = book.borrow().held[process];
+                let held = model.borrow().held[process];
                 prop_assert_eq!(accounting::held(memory, process), held as i64);
                 expected += held;
             }

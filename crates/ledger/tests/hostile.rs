@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_page_written_over_stops_nobody(
+    fn a_page_written_over_stops_no_process(
         strokes in proptest::collection::vec((0..LEDGER_BYTES as u64 - 64, any::<[u8; 32]>()), 1..20),
         header in any::<[u8; 16]>(),
         words in proptest::collection::vec((0..20_u64, any::<u64>()), 0..8),
@@ -233,7 +233,7 @@ proptest! {
 }
 
 #[test]
-fn a_page_that_is_being_written_over_stops_nobody_and_concerns_nobody_else() {
+fn a_page_that_is_being_written_over_stops_no_process_and_concerns_no_other_page() {
     let slice = Slice::new(100 * MIB);
     let neighbour = Slice::new(100 * MIB);
     let theirs = neighbour.attach();

@@ -41,22 +41,22 @@ fn what_a_process_says_rings_the_doorbell_and_goes_with_it() {
     let slice = Slice::new(MIB);
     let ledger = &slice.pages.ledger;
     let tenant = slice.attach();
-    let silent = ledger.presences().next().expect("it is there");
+    let silent = ledger.activities().next().expect("it is there");
     assert!(!silent.wants && !silent.busy && silent.launched == 0);
 
-    let rung = ledger.rung();
+    let rings = ledger.rings();
     thread::scope(|scope| {
-        let woken = scope.spawn(|| ledger.wait_doorbell(rung, LONG));
-        let line = tenant.slot().presence().expect("ours");
+        let woken = scope.spawn(|| ledger.wait_doorbell(rings, LONG));
+        let line = tenant.slot().activity().expect("ours");
         assert!(line.set(true, true), "news");
         assert!(!line.set(true, true), "none");
         line.report(1, 2, 3);
         line.count(5, 4);
         line.acknowledge(slice.pages.grant.close_gate());
         tenant.slot().ring();
-        assert_ne!(woken.join().expect("it woke"), rung);
+        assert_ne!(woken.join().expect("it woke"), rings);
     });
-    let said = ledger.presences().next().expect("it is there");
+    let said = ledger.activities().next().expect("it is there");
     assert!(said.wants && said.busy);
     assert_eq!((said.in_flight_ns, said.busy_ns, said.kernel_ns), (1, 2, 3));
     assert_eq!((said.launched, said.completed), (5, 4));
@@ -64,9 +64,9 @@ fn what_a_process_says_rings_the_doorbell_and_goes_with_it() {
 
     drop(tenant);
     slice.expect_empty();
-    assert_eq!(ledger.presences().count(), 0);
+    assert_eq!(ledger.activities().count(), 0);
     let _next = slice.attach();
-    let fresh = ledger.presences().next().expect("the next in its place");
+    let fresh = ledger.activities().next().expect("the next in its place");
     assert!(!fresh.wants && !fresh.busy && fresh.launched == 0);
 }
 

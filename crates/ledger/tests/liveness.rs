@@ -139,7 +139,7 @@ fn exec_gives_the_place_up() {
 }
 
 #[test]
-fn a_frozen_process_keeps_its_bytes_and_stops_nobody() {
+fn a_frozen_process_keeps_its_bytes_and_stops_no_other_one() {
     let slice = Slice::new(100 * MIB);
     let mut frozen = Player::start("holder", &slice.path);
     frozen.expect("ready");

@@ -10,9 +10,9 @@ use divvy_charges::environment;
 use divvy_ledger::attach::Attached;
 use divvy_ledger::{ReserveError, Slot};
 
-use crate::devices::{self, Payer};
+use crate::bypass_libraries;
+use crate::devices::{self, DeviceAccount};
 use crate::log;
-use crate::strangers;
 use crate::tenant::{self, Membership, Tenant};
 
 /// Allocations from this size on, in bytes, are slow enough in any driver to check for bypasses as well.
@@ -110,8 +110,8 @@ pub fn current() -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
         Tenant::Member(member) if member.is_by_device() => {
-            strangers::permit(member)?;
-            payer(member, devices::current(member)?)
+            bypass_libraries::permit(member)?;
+            account_of(member, devices::current(member)?)
         }
         Tenant::Member(member) => Ok(Some(Account {
             attached: member.first(),
@@ -129,16 +129,16 @@ pub fn of_device(device: CUdevice) -> Result<Option<Account>, CUresult> {
     match tenant::join()? {
         Tenant::Unlimited => Ok(None),
         Tenant::Member(member) => {
-            strangers::look(member)?;
-            payer(member, devices::of(member, device)?)
+            bypass_libraries::look(member)?;
+            account_of(member, devices::of(member, device)?)
         }
     }
 }
 
-fn payer(member: &'static Membership, payer: Payer) -> Result<Option<Account>, CUresult> {
-    match payer {
-        Payer::NoAccount => Ok(None),
-        Payer::Account(index) => match member.account(index) {
+fn account_of(member: &'static Membership, charged: DeviceAccount) -> Result<Option<Account>, CUresult> {
+    match charged {
+        DeviceAccount::NoAccount => Ok(None),
+        DeviceAccount::Account(index) => match member.account(index) {
             Some(attached) => Ok(Some(Account { attached, index })),
             None => Err(CUDA_ERROR_INVALID_DEVICE),
         },
@@ -168,7 +168,7 @@ pub(crate) fn all() -> impl Iterator<Item = Account> {
 /// tables.
 #[inline]
 #[must_use]
-pub fn keeps_books() -> bool {
+pub fn keeps_charges() -> bool {
     matches!(tenant::known(), Some(Tenant::Member(member)) if member.first().is_ours())
 }
 
@@ -179,7 +179,7 @@ pub fn keeps_books() -> bool {
 #[inline]
 pub(crate) fn look_around(bytes: u64) -> Result<(), CUresult> {
     match tenant::known() {
-        Some(Tenant::Member(member)) if bytes >= LARGE => strangers::look(member),
+        Some(Tenant::Member(member)) if bytes >= LARGE => bypass_libraries::look(member),
         _ => Ok(()),
     }
 }

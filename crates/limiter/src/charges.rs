@@ -22,7 +22,7 @@ impl Accounts for Native {
 
     #[inline]
     fn is_ours(&self) -> bool {
-        account::keeps_books()
+        account::keeps_charges()
     }
 
     #[inline]

@@ -19,11 +19,11 @@ const _: () = assert!(MAX_ACCOUNTS < NO_ACCOUNT as u32);
 
 /// By ordinal: [`UNKNOWN`], [`NO_ACCOUNT`], or an account's index plus one. An ordinal means the same device as long as the
 /// process lives.
-static PAYERS: [AtomicU8; REMEMBERED] = [const { AtomicU8::new(UNKNOWN) }; REMEMBERED];
+static ACCOUNTS: [AtomicU8; REMEMBERED] = [const { AtomicU8::new(UNKNOWN) }; REMEMBERED];
 
 /// The account that is charged for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Payer {
+pub(crate) enum DeviceAccount {
     /// The account with this index.
     Account(u8),
     /// No account: the slice has no share of it, but the policy allows its use.
@@ -34,7 +34,7 @@ pub(crate) enum Payer {
 ///
 /// # Errors
 /// The driver's error if there is no current context, or as [`of`].
-pub(crate) fn current(member: &Membership) -> Result<Payer, CUresult> {
+pub(crate) fn current(member: &Membership) -> Result<DeviceAccount, CUresult> {
     let mut device = MaybeUninit::<CUdevice>::uninit();
     // SAFETY: a valid out-parameter.
     unsafe { forward::cuCtxGetDevice(device.as_mut_ptr()) }.ok()?;
@@ -47,33 +47,33 @@ pub(crate) fn current(member: &Membership) -> Result<Payer, CUresult> {
 /// # Errors
 /// `CUDA_ERROR_INVALID_DEVICE` for a device of which the slice has no share, under a strict policy. The driver's error
 /// if it does not know the device's UUID.
-pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<Payer, CUresult> {
+pub(crate) fn of(member: &Membership, device: CUdevice) -> Result<DeviceAccount, CUresult> {
     let place = usize::try_from(device)
         .ok()
-        .and_then(|ordinal| PAYERS.get(ordinal));
-    let payer = match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
+        .and_then(|ordinal| ACCOUNTS.get(ordinal));
+    let account = match place.map_or(UNKNOWN, |place| place.load(Ordering::Relaxed)) {
         UNKNOWN => {
-            let payer = ask(member, device)?;
+            let account = ask(member, device)?;
             if let Some(place) = place
                 && place
-                    .compare_exchange(UNKNOWN, payer, Ordering::Relaxed, Ordering::Relaxed)
+                    .compare_exchange(UNKNOWN, account, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
-                && payer == NO_ACCOUNT
+                && account == NO_ACCOUNT
             {
-                met_a_strangers(member, device);
+                note_foreign_device(member, device);
             }
-            payer
+            account
         }
-        payer => payer,
+        account => account,
     };
-    if payer != NO_ACCOUNT {
-        return Ok(Payer::Account(payer - 1));
+    if account != NO_ACCOUNT {
+        return Ok(DeviceAccount::Account(account - 1));
     }
     match member.first().policy() {
         Policy::Strict => Err(CUDA_ERROR_INVALID_DEVICE),
         Policy::BestEffort => {
             member.look_devices_up();
-            Ok(Payer::NoAccount)
+            Ok(DeviceAccount::NoAccount)
         }
     }
 }
@@ -105,7 +105,7 @@ fn ask(member: &Membership, device: CUdevice) -> Result<u8, CUresult> {
 }
 
 #[cold]
-fn met_a_strangers(member: &Membership, device: CUdevice) {
+fn note_foreign_device(member: &Membership, device: CUdevice) {
     match member.first().policy() {
         Policy::Strict => log::line(format_args!(
             "Device {device} is refused: this slice has no share of it"

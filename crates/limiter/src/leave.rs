@@ -19,9 +19,9 @@ static WAITED_FOR: AtomicUsize = AtomicUsize::new(0);
 
 const PAUSE: Duration = Duration::from_micros(100);
 /// How many pauses a context's end waits for our thread to leave it: some 2 s, if its work does not end.
-const PATIENCE: u32 = 20_000;
+const MAX_PAUSES: u32 = 20_000;
 /// The same for the process's end: some 20 ms.
-const PATIENCE_AT_EXIT: u32 = 200;
+const MAX_PAUSES_AT_EXIT: u32 = 200;
 
 /// Waits until no thread of ours queries the driver, and blocks new queries.
 pub(crate) fn asking() -> MutexGuard<'static, ()> {
@@ -34,10 +34,10 @@ pub(crate) struct Leaving(usize);
 impl Leaving {
     pub fn begin(context: usize) -> Self {
         {
-            let _nobody_asks = asking();
+            let _none_asks = asking();
             locked(&LEAVING).push(context);
         }
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_PAUSES {
             if WAITED_FOR.load(SeqCst) != context {
                 break;
             }
@@ -106,11 +106,11 @@ pub(crate) fn at_exit() {
 
 extern "C" fn exiting() {
     // A forked child has no such thread, and a lock of its parent's may be held for ever.
-    if !account::keeps_books() {
+    if !account::keeps_charges() {
         return;
     }
     EXITING.store(true, SeqCst);
-    for _ in 0..PATIENCE_AT_EXIT {
+    for _ in 0..MAX_PAUSES_AT_EXIT {
         if WAITED_FOR.load(SeqCst) == 0 && ASKING.try_lock().ok().is_some() {
             break;
         }

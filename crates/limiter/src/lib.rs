@@ -17,6 +17,7 @@
 
 pub mod account;
 pub mod below;
+mod bypass_libraries;
 mod charges;
 mod devices;
 mod driver;
@@ -26,7 +27,6 @@ pub mod hooks;
 mod leave;
 mod log;
 pub mod nvml;
-mod strangers;
 pub mod tenant;
 mod threads;
 

@@ -81,7 +81,7 @@ const NO_SLICE: *mut Membership = NonNull::<Membership>::dangling().as_ptr();
 /// Held while one thread attaches.
 static JOINING: AtomicBool = AtomicBool::new(false);
 /// How many milliseconds to wait for another thread's attach, which itself takes 5 s at most.
-const PATIENCE: u32 = 10_000;
+const TIMEOUT_MS: u32 = 10_000;
 
 /// Joins the slice if there is one and this process has not joined yet.
 ///
@@ -122,7 +122,7 @@ fn first_join() -> Result<Tenant, CUresult> {
         );
         return Ok(known().unwrap_or(Tenant::Unlimited));
     };
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT_MS {
         if let Some(tenant) = known() {
             return Ok(tenant);
         }

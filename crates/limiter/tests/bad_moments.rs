@@ -1,7 +1,7 @@
 //! Wrong calls, and calls at a wrong time: the driver's own codes, nothing charged, nothing leaked, no crash.
 
+mod address_reuse;
 mod emulated;
-mod squatter;
 mod support;
 
 use std::cell::Cell;
@@ -316,14 +316,14 @@ fn calls_after_teardown_answer_and_leave_nothing() {
 #[test]
 fn what_goes_with_a_context_goes_though_its_address_is_in_use_again() {
     alone_on(
-        &squatter::TABLE,
+        &address_reuse::TABLE,
         "what_goes_with_a_context_goes_though_its_address_is_in_use_again",
         GIB,
         |slice| {
             let kept = context();
             let passing = context();
             let pointer: CUdeviceptr = get!(cuMemAlloc_v2(8 * MIB));
-            squatter::at(pointer);
+            address_reuse::at(pointer);
             let before = slice.used();
             cu!(cuCtxDestroy_v2(passing));
             cu!(cuCtxSetCurrent(kept));

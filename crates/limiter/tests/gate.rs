@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use device::{CLOCK, Did, with};
 use divvy_abi::*;
 use divvy_ledger::attach::{connect, deliver, recall};
-use divvy_ledger::{Lease, Presence, monotonic_ns};
+use divvy_ledger::{Activity, Lease, monotonic_ns};
 use divvy_limiter::{TABLE, below};
 use support::Slice;
 
@@ -92,8 +92,13 @@ fn kernels() -> usize {
 }
 
 /// The process as the agent sees it.
-fn presence(slice: &Slice) -> Presence {
-    slice.pages.ledger.presences().next().expect("it is in the slice")
+fn activity(slice: &Slice) -> Activity {
+    slice
+        .pages
+        .ledger
+        .activities()
+        .next()
+        .expect("it is in the slice")
 }
 
 #[track_caller]
@@ -142,7 +147,7 @@ fn an_open_gate_counts_nothing_and_records_nothing() {
             assert_eq!(device.kernels(), 1000);
             assert_eq!(device.did.len(), 1000, "no event of ours");
         });
-        assert_eq!(presence(slice).launched, 1);
+        assert_eq!(activity(slice).launched, 1);
     });
 }
 
@@ -155,7 +160,7 @@ fn a_closed_gate_lets_nothing_through_and_what_runs_is_waited_for() {
             let end = with(|device| device.end());
             let word = slice.pages.grant.close_gate();
             wait_for("acknowledged", || {
-                let said = presence(slice);
+                let said = activity(slice);
                 let over = monotonic_ns() >= end;
                 let acknowledged = said.acknowledged == word && !said.busy;
                 assert!(over || !acknowledged, "acknowledged while a kernel ran");
@@ -163,17 +168,17 @@ fn a_closed_gate_lets_nothing_through_and_what_runs_is_waited_for() {
             });
             beating(slice, || {
                 std::thread::scope(|scope| {
-                    let rung = slice.pages.ledger.rung();
+                    let rings = slice.pages.ledger.rings();
                     let launcher = scope.spawn(|| launch(null_mut(), 100));
-                    wait_for("it wants", || presence(slice).wants);
-                    assert_ne!(slice.pages.ledger.rung(), rung, "and rang");
+                    wait_for("it wants", || activity(slice).wants);
+                    assert_ne!(slice.pages.ledger.rings(), rings, "and rang");
                     // Longer than a heartbeat stays fresh: the agent lives, so it waits.
                     std::thread::sleep(Duration::from_millis(700));
                     assert_eq!(kernels(), 1);
                     lease(slice, 1, 0, 0);
                     launcher.join().expect("it launched");
                     assert_eq!(kernels(), 2);
-                    wait_for("wants no more", || !presence(slice).wants);
+                    wait_for("wants no more", || !activity(slice).wants);
                 });
             });
         },
@@ -198,11 +203,11 @@ fn under_a_lease_what_is_in_flight_keeps_to_the_bound() {
             }
             // 1 ms, plus work whose completion is noticed late; estimates are a little high or low.
             assert!(most < 1_400_000, "{most}");
-            let said = presence(slice);
+            let said = activity(slice);
             assert!(said.launched > 300, "{said:?}");
             assert!((50_000..200_000).contains(&said.kernel_ns), "{said:?}");
-            wait_for("idle", || !presence(slice).busy);
-            let said = presence(slice);
+            wait_for("idle", || !activity(slice).busy);
+            let said = activity(slice);
             assert_eq!((said.launched, said.completed), (400, 400));
             assert!(said.busy_ns >= 39 * MS, "{said:?}");
         });
@@ -226,7 +231,7 @@ fn one_kernel_outlasts_a_lease_and_no_more() {
                 let _over = Over(over, slice);
                 let mut epoch = 0;
                 for round in 1..=4 {
-                    wait_for("it wants", || presence(slice).wants);
+                    wait_for("it wants", || activity(slice).wants);
                     let before = kernels();
                     let mut until = 0;
                     // If a busy machine slept through a lease, another one follows.
@@ -242,7 +247,7 @@ fn one_kernel_outlasts_a_lease_and_no_more() {
                     let word = slice.pages.grant.close_gate();
                     let end = with(|device| device.end());
                     wait_for("released", || {
-                        let said = presence(slice);
+                        let said = activity(slice);
                         let released = said.acknowledged == word && !said.busy;
                         assert!(!released || monotonic_ns() + AHEAD_NS >= end, "it still runs");
                         released
@@ -263,21 +268,21 @@ fn one_kernel_outlasts_a_lease_and_no_more() {
 }
 
 #[test]
-fn a_lease_that_nobody_uses_is_given_back() {
-    alone("a_lease_that_nobody_uses_is_given_back", |slice| {
+fn an_unused_lease_is_given_back() {
+    alone("an_unused_lease_is_given_back", |slice| {
         slice.pages.grant.close_gate();
         beating(slice, || {
             lease(slice, 1, 0, 0);
             for round in 1..=5 {
                 // Long enough for this thread to poll while it runs, even on a busy machine.
                 launch(null_mut(), 20_000);
-                let busy = presence(slice).busy;
+                let busy = activity(slice).busy;
                 assert!(busy || monotonic_ns() >= with(|device| device.end()));
-                let rung = slice.pages.ledger.rung();
-                wait_for("idle", || !presence(slice).busy);
+                let rings = slice.pages.ledger.rings();
+                wait_for("idle", || !activity(slice).busy);
                 assert!(monotonic_ns() >= with(|device| device.end()));
-                wait_for("rang", || slice.pages.ledger.rung() != rung);
-                assert_eq!(presence(slice).completed, round);
+                wait_for("rang", || slice.pages.ledger.rings() != rings);
+                assert_eq!(activity(slice).completed, round);
             }
         });
     });
@@ -292,14 +297,14 @@ fn several_streams_are_busy_at_once() {
             let streams = [stream(), stream(), stream(), null_mut()];
             // No work is queued behind a kernel without a measurement.
             launch(streams[0], 30_000);
-            wait_for("idle", || !presence(slice).busy);
-            let before = presence(slice).busy_ns;
+            wait_for("idle", || !activity(slice).busy);
+            let before = activity(slice).busy_ns;
             let begin = monotonic_ns();
             for stream in streams {
                 launch(stream, 30_000);
             }
-            wait_for("idle", || !presence(slice).busy);
-            let busy = presence(slice).busy_ns - before;
+            wait_for("idle", || !activity(slice).busy);
+            let busy = activity(slice).busy_ns - before;
             let passed = monotonic_ns() - begin;
             assert!(
                 (30 * MS..=passed).contains(&busy),
@@ -342,7 +347,7 @@ fn nothing_comes_between_kernels_that_overlap() {
                     }
                 }
             }
-            wait_for("idle", || !presence(slice).busy);
+            wait_for("idle", || !activity(slice).busy);
         });
         with(|device| {
             let mut pairs = 0;
@@ -398,7 +403,7 @@ fn captures_are_left_alone_and_graphs_are_charged_whole() {
             }
             with(|device| device.graph_us = 3000);
             lease(slice, 2, 0, 1);
-            let launched = presence(slice).launched;
+            let launched = activity(slice).launched;
             let exec = 0x50_0000 as CUgraphExec;
             for _ in 0..10 {
                 // SAFETY: the driver follows no handle.
@@ -409,8 +414,8 @@ fn captures_are_left_alone_and_graphs_are_charged_whole() {
                     "two graphs in flight where one passes the bound: {ahead}"
                 );
             }
-            wait_for("idle", || !presence(slice).busy);
-            let said = presence(slice);
+            wait_for("idle", || !activity(slice).busy);
+            let said = activity(slice);
             assert_eq!(said.launched - launched, 10);
             assert!(said.busy_ns >= 30 * MS, "{said:?}");
         });
@@ -431,14 +436,14 @@ fn without_an_agent_the_share_holds_and_with_a_new_one_its_word() {
                 begin.elapsed() > Duration::from_millis(300),
                 "a beat is fresh for half a second"
             );
-            let (busy, since) = (presence(slice).busy_ns, Instant::now());
+            let (busy, since) = (activity(slice).busy_ns, Instant::now());
             while since.elapsed() < Duration::from_secs(2) {
                 launch(stream, 1000);
             }
-            let share = (presence(slice).busy_ns - busy) as f64 / since.elapsed().as_nanos() as f64;
+            let share = (activity(slice).busy_ns - busy) as f64 / since.elapsed().as_nanos() as f64;
             assert!((0.15..0.32).contains(&share), "{share}");
             // The next agent: another grant, in which the gate is closed.
-            wait_for("idle", || !presence(slice).busy);
+            wait_for("idle", || !activity(slice).busy);
             let next = recall(&slice.control, 0)
                 .expect("the server has them")
                 .adopt()
@@ -450,7 +455,7 @@ fn without_an_agent_the_share_holds_and_with_a_new_one_its_word() {
             std::thread::scope(|scope| {
                 let name = stream as usize;
                 let launcher = scope.spawn(move || launch(name as CUstream, 1000));
-                wait_for("it wants", || presence(slice).wants);
+                wait_for("it wants", || activity(slice).wants);
                 for _ in 0..20 {
                     next.grant.beat();
                     std::thread::sleep(Duration::from_millis(50));
@@ -484,7 +489,7 @@ fn sixteen_threads_launch_nothing_while_it_is_closed() {
                 }
                 let _over = Over(&over, slice);
                 for epoch in 1..=20 {
-                    wait_for("it wants", || presence(slice).wants);
+                    wait_for("it wants", || activity(slice).wants);
                     let before = kernels();
                     wait_for("launched", || {
                         lease(slice, epoch, 20, 1);
@@ -492,7 +497,7 @@ fn sixteen_threads_launch_nothing_while_it_is_closed() {
                     });
                     let word = slice.pages.grant.close_gate();
                     wait_for("released", || {
-                        let said = presence(slice);
+                        let said = activity(slice);
                         said.acknowledged == word && !said.busy
                     });
                     let now = kernels();
@@ -555,14 +560,14 @@ fn every_way_to_launch_leads_through_the_gate() {
                         assert!(unsafe { (TABLE.cuCtxSetCurrent)(context as CUcontext) }.is_success());
                         launch_by(way);
                     });
-                    wait_for("it wants", || presence(slice).wants);
+                    wait_for("it wants", || activity(slice).wants);
                     assert_eq!(kernels(), before, "way {way}");
-                    let counted = presence(slice).launched;
+                    let counted = activity(slice).launched;
                     lease(slice, way as u64 + 1, 0, 1);
                     launcher.join().expect("it launched");
                     assert_eq!(kernels(), before + 1);
-                    wait_for("over", || !presence(slice).busy);
-                    let said = presence(slice);
+                    wait_for("over", || !activity(slice).busy);
+                    let said = activity(slice);
                     assert_eq!(
                         (said.launched, said.completed),
                         (counted + 1, counted + 1),
@@ -595,11 +600,11 @@ fn streams_and_contexts_end_with_work_in_flight() {
                     let word = slice.pages.grant.close_gate();
                     std::thread::scope(|scope| {
                         let waits = scope.spawn(|| launch(stream(), 10));
-                        wait_for("it wants", || presence(slice).wants);
+                        wait_for("it wants", || activity(slice).wants);
                         // SAFETY: a context of ours.
                         assert!(unsafe { (TABLE.cuCtxDestroy_v2)(last) }.is_success());
                         wait_for("released", || {
-                            let said = presence(slice);
+                            let said = activity(slice);
                             said.acknowledged == word && !said.busy
                         });
                         last = context();
@@ -612,8 +617,8 @@ fn streams_and_contexts_end_with_work_in_flight() {
                     last = context();
                 }
             }
-            wait_for("idle", || !presence(slice).busy);
-            let said = presence(slice);
+            wait_for("idle", || !activity(slice).busy);
+            let said = activity(slice);
             assert_eq!(said.launched, said.completed);
         });
     });
@@ -668,7 +673,7 @@ fn a_forked_child_has_no_gate() {
                 "CUDA's own answer is the driver's to give"
             );
             wait_for("the parent goes on", || {
-                let said = presence(slice);
+                let said = activity(slice);
                 said.acknowledged == word && !said.busy
             });
         });
@@ -699,8 +704,8 @@ fn processes_of_a_slice_share_its_lease() {
                 slice
                     .pages
                     .ledger
-                    .presences()
-                    .filter(|said| said.slot != presence(slice).slot)
+                    .activities()
+                    .filter(|said| said.slot != activity(slice).slot)
             };
             wait_for("all want", || theirs().filter(|said| said.wants).count() == 3);
             assert!(theirs().all(|said| said.launched == 0));

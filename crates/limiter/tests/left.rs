@@ -88,9 +88,9 @@ fn member() {
         // Allocations of so many bytes, and how many of them.
         "export" => {
             let (bytes, count) = rest.split_once(' ').expect("two numbers");
-            let pieces =
+            let allocations =
                 (0..number(count)).map(|_| -> CUdeviceptr { get!(cuMemAlloc_v2(number(bytes) as usize)) });
-            own = pieces.collect();
+            own = allocations.collect();
             let handles = own
                 .iter()
                 .map(|pointer| spelled(&get!(cuIpcGetMemHandle(*pointer))));
@@ -137,68 +137,68 @@ fn comes_to(slice: &Slice, bytes: u64) {
 }
 
 #[test]
-fn what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle() {
+fn what_all_have_left_is_charged_to_no_process_though_its_owner_is_idle() {
     if is_member() {
         return member();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let slice = Slice::with(&[(GIB, emulated::uuid_in(folder.path()))], Terms::default());
-    let test = "what_everybody_has_left_is_charged_to_nobody_though_its_payer_is_idle";
+    let test = "what_all_have_left_is_charged_to_no_process_though_its_owner_is_idle";
     let member = || Member::new(&slice, folder.path(), test);
-    let (mut payer, mut guest, mut third) = (member(), member(), member());
+    let (mut owner, mut importer, mut third) = (member(), member(), member());
     for round in 0..50 {
-        let shared = payer.tell(&format!("create {}", 600 << 20));
-        guest.tell(&format!("import {shared}"));
-        payer.tell("release");
+        let shared = owner.tell(&format!("create {}", 600 << 20));
+        importer.tell(&format!("import {shared}"));
+        owner.tell("release");
         assert_eq!(slice.used(), 600 * MIB, "the importer has it");
-        guest.tell("release");
+        importer.tell("release");
         // At once, for the process that needs it.
-        let asks = if round % 2 == 0 { &mut third } else { &mut guest };
+        let asks = if round % 2 == 0 { &mut third } else { &mut importer };
         asks.tell("begin");
         assert_eq!(asks.tell(&format!("alloc {}", 600 << 20)), "CUDA_SUCCESS");
         assert_eq!(asks.tell("finish"), "CUDA_SUCCESS");
         comes_to(&slice, 0);
     }
     // The last importer is killed: it is found by a process that checks for dead ones, or that needs memory.
-    let shared = payer.tell(&format!("create {}", 600 << 20));
-    guest.tell(&format!("import {shared}"));
-    payer.tell("release");
-    guest.kill();
+    let shared = owner.tell(&format!("create {}", 600 << 20));
+    importer.tell(&format!("import {shared}"));
+    owner.tell("release");
+    importer.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     comes_to(&slice, 0);
-    let mut guest = member();
-    let shared = payer.tell(&format!("create {}", 600 << 20));
-    guest.tell(&format!("import {shared}"));
-    payer.tell("release");
-    guest.kill();
+    let mut importer = member();
+    let shared = owner.tell(&format!("create {}", 600 << 20));
+    importer.tell(&format!("import {shared}"));
+    owner.tell("release");
+    importer.kill();
     third.tell("begin");
     assert_eq!(third.tell(&format!("alloc {}", 600 << 20)), "CUDA_SUCCESS");
     assert_eq!(third.tell("finish"), "CUDA_SUCCESS");
     // It ended with its context, and shared pages with others.
-    let mut guest = member();
-    payer.tell("begin");
-    let handles = payer.tell(&format!("export {} 40", 600 << 10));
+    let mut importer = member();
+    owner.tell("begin");
+    let handles = owner.tell(&format!("export {} 40", 600 << 10));
     let charged = slice.used();
-    guest.tell(&format!("open {handles}"));
-    assert_eq!(payer.tell("finish"), "CUDA_SUCCESS");
+    importer.tell(&format!("open {handles}"));
+    assert_eq!(owner.tell("finish"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), charged);
-    guest.tell("close 20");
-    guest.tell("close");
+    importer.tell("close 20");
+    importer.tell("close");
     comes_to(&slice, 0);
-    for member in [payer, guest, third] {
+    for member in [owner, importer, third] {
         member.end();
     }
 }
 
 #[test]
-fn a_dead_payers_pages_count_once_for_all_that_lie_in_them() {
+fn a_dead_owners_pages_count_once_for_all_that_lie_in_them() {
     if is_member() {
         return member();
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let uuid = emulated::uuid_in(folder.path());
     let slice = Slice::with(&[(GIB, uuid)], Terms::default());
-    let test = "a_dead_payers_pages_count_once_for_all_that_lie_in_them";
+    let test = "a_dead_owners_pages_count_once_for_all_that_lie_in_them";
     let member = || Member::new(&slice, folder.path(), test);
     let device = || {
         let uuid = divvy_device::Uuid(uuid).to_string();
@@ -206,31 +206,31 @@ fn a_dead_payers_pages_count_once_for_all_that_lie_in_them() {
             .expect("a device page")
             .used_bytes
     };
-    let (mut payer, mut guest) = (member(), member());
-    payer.tell(&format!("alloc {}", 900 << 20));
+    let (mut owner, mut importer) = (member(), member());
+    owner.tell(&format!("alloc {}", 900 << 20));
     // A page holds 32 of them.
-    let handles = payer.tell(&format!("export {} 400", 64 << 10));
+    let handles = owner.tell(&format!("export {} 400", 64 << 10));
     assert_eq!(slice.used(), 926 * MIB);
-    guest.tell(&format!("open {handles}"));
-    payer.kill();
+    importer.tell(&format!("open {handles}"));
+    owner.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!((slice.used(), device()), (26 * MIB, 26 * MIB));
     // Each page stays until its last allocation is closed.
-    guest.tell("close 33");
+    importer.tell("close 33");
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 24 * MIB);
     // A freed page, and a new page at its address, are two pages.
-    let mut payer = member();
-    let first = payer.tell(&format!("export {} 1", 600 << 10));
-    guest.tell(&format!("open {first}"));
-    payer.tell("free");
-    let second = payer.tell(&format!("export {} 1", 600 << 10));
-    guest.tell(&format!("open {second}"));
+    let mut owner = member();
+    let first = owner.tell(&format!("export {} 1", 600 << 10));
+    importer.tell(&format!("open {first}"));
+    owner.tell("free");
+    let second = owner.tell(&format!("export {} 1", 600 << 10));
+    importer.tell(&format!("open {second}"));
     assert_eq!(slice.used(), 28 * MIB);
-    payer.kill();
+    owner.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 28 * MIB);
-    guest.kill();
+    importer.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!((slice.used(), device()), (0, 0));
 }
@@ -243,16 +243,16 @@ fn a_thousand_shared_allocations_are_paid_for_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let slice = Slice::with(&[(4 * GIB, emulated::uuid_in(folder.path()))], Terms::default());
     let test = "a_thousand_shared_allocations_are_paid_for_once";
-    let [mut payer, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
-    let handles = payer.tell(&format!("export {} 1000", 2 << 20));
-    guest.tell(&format!("open {handles}"));
+    let [mut owner, mut importer] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let handles = owner.tell(&format!("export {} 1000", 2 << 20));
+    importer.tell(&format!("open {handles}"));
     assert_eq!(slice.used(), 2000 * MIB);
-    payer.tell("free");
+    owner.tell("free");
     assert_eq!(slice.used(), 2000 * MIB);
-    guest.tell("close");
+    importer.tell("close");
     comes_to(&slice, 0);
-    guest.end();
-    payer.end();
+    importer.end();
+    owner.end();
 }
 
 #[test]
@@ -264,23 +264,23 @@ fn what_was_closed_on_one_device_is_closed_whatever_is_open_on_another() {
     let uuids = one_gib_of_two_devices(folder.path());
     let slice = Slice::with(&uuids, Terms::default());
     let test = "what_was_closed_on_one_device_is_closed_whatever_is_open_on_another";
-    let [mut payer, mut other, mut guest] = [(); 3].map(|()| Member::new(&slice, folder.path(), test));
+    let [mut owner, mut other, mut importer] = [(); 3].map(|()| Member::new(&slice, folder.path(), test));
     // So many allocations that some of one device have the same entries in their table as some of the other device in
     // theirs.
-    let first = payer.tell(&format!("export {} 300", 2 << 20));
+    let first = owner.tell(&format!("export {} 300", 2 << 20));
     other.tell("on 1");
     let second = other.tell(&format!("export {} 300", 2 << 20));
-    guest.tell(&format!("open {first}"));
-    guest.tell("on 1");
-    guest.tell(&format!("open {second}"));
-    guest.tell("close 300");
-    payer.kill();
+    importer.tell(&format!("open {first}"));
+    importer.tell("on 1");
+    importer.tell(&format!("open {second}"));
+    importer.tell("close 300");
+    owner.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     let of_second = || slice.more[0].ledger.total_used();
     assert_eq!((slice.used(), of_second()), (0, 600 * MIB));
-    guest.tell("close");
+    importer.tell("close");
     other.kill();
     slice.more[0].ledger.reap().expect("a sound ledger");
     assert_eq!((slice.used(), of_second()), (0, 0));
-    guest.end();
+    importer.end();
 }

@@ -16,7 +16,7 @@ const SECOND: [u8; 16] = [0x22; 16];
 /// Device utilisation below, in percent.
 const BUSY: u32 = 60;
 /// The use of the device by a process outside the slice.
-const STRANGER: nvmlProcessUtilizationSample_t = sample(1, 7, 50);
+const UNMANAGED: nvmlProcessUtilizationSample_t = sample(1, 7, 50);
 
 const fn sample(pid: u32, time: u64, percent: u32) -> nvmlProcessUtilizationSample_t {
     nvmlProcessUtilizationSample_t {
@@ -125,7 +125,7 @@ fake! {
             return NVML_ERROR_NOT_SUPPORTED;
         }
         let own = std::process::id();
-        let samples = [sample(own, 5, 99), STRANGER, sample(own, 6, 10)];
+        let samples = [sample(own, 5, 99), UNMANAGED, sample(own, 6, 10)];
         let room = count.replace(3);
         if out.is_null() || room < 3 {
             return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -448,8 +448,8 @@ fn a_slice_that_cannot_be_seen_shows_no_device() {
 }
 
 #[test]
-fn a_slice_whose_keeper_is_gone_is_shown_as_it_was() {
-    alone("a_slice_whose_keeper_is_gone_is_shown_as_it_was", || {
+fn a_slice_whose_page_server_is_gone_is_shown_as_it_was() {
+    alone("a_slice_whose_page_server_is_gone_is_shown_as_it_was", || {
         let slice = Slice::with(&[(GIB, FIRST)], Terms::default());
         enter(&slice);
         let device: nvmlDevice_t = ask!(nvmlDeviceGetHandleByIndex_v2(0));

@@ -120,7 +120,7 @@ fn info() -> (u64, u64) {
     (free as u64, total as u64)
 }
 
-fn books(slice: &Slice) -> (u64, u64) {
+fn usage(slice: &Slice) -> (u64, u64) {
     let ledger = &slice.pages.ledger;
     (ledger.total_used() / MIB, ledger.total_spilled() / MIB)
 }
@@ -142,19 +142,19 @@ fn a_process_beyond_its_share() {
     // Within the share there is no difference.
     let within = allocate(60 * MIB).expect("it fits");
     launch();
-    assert_eq!((books(&slice), MANAGED.load(Ordering::Relaxed)), ((60, 0), 0));
+    assert_eq!((usage(&slice), MANAGED.load(Ordering::Relaxed)), ((60, 0), 0));
     assert_eq!(slice.pages.ledger.thrash().pressure, 0);
 
     // Beyond it, memory prefers the host, and the device maps it.
     let beyond = allocate(60 * MIB).expect("there is the host");
-    assert_eq!((books(&slice), MANAGED.load(Ordering::Relaxed)), ((60, 60), 1));
+    assert_eq!((usage(&slice), MANAGED.load(Ordering::Relaxed)), ((60, 60), 1));
     assert_eq!(AT_HOST.load(Ordering::Relaxed), beyond);
     assert_eq!(MAPPED.load(Ordering::Relaxed), beyond);
     assert_eq!(info(), (80 * MIB, 200 * MIB));
     let small = allocate(40 * MIB).expect("the share still has room for that");
-    assert_eq!(books(&slice), (100, 60));
+    assert_eq!(usage(&slice), (100, 60));
     assert_eq!(allocate(41 * MIB), Err(CUDA_ERROR_OUT_OF_MEMORY));
-    assert_eq!(books(&slice), (100, 60));
+    assert_eq!(usage(&slice), (100, 60));
 
     // Three eighths of it lie beyond the share, and kernels run.
     assert!(slice.pages.ledger.thrash().lasting.is_none(), "nothing runs yet");
@@ -168,12 +168,12 @@ fn a_process_beyond_its_share() {
 
     // Memory beyond the share goes back to its own table, and thrashing is over.
     free(beyond);
-    assert_eq!(books(&slice), (100, 0));
+    assert_eq!(usage(&slice), (100, 0));
     assert_eq!(slice.pages.ledger.thrash().lasting, None);
     assert_eq!(slice.pages.ledger.thrash().pressure, 0);
     free(small);
     free(within);
-    assert_eq!(books(&slice), (0, 0));
+    assert_eq!(usage(&slice), (0, 0));
 
     // The device itself may be full before the share is.
     slice.pages.grant.set_memory_limit_bytes(2 * DEVICE_BYTES);
@@ -191,8 +191,8 @@ fn a_process_beyond_its_share() {
     let dead = connect(&slice.socket, 0).expect("the server answers");
     dead.reserve(50 * MIB).expect("it fits");
     dead.slot().reserve_spill(30 * MIB, 100 * MIB).expect("it fits");
-    assert_eq!(books(&slice), (50, 30));
+    assert_eq!(usage(&slice), (50, 30));
     drop(dead);
     slice.pages.ledger.reap().expect("reap");
-    assert_eq!(books(&slice), (0, 0));
+    assert_eq!(usage(&slice), (0, 0));
 }

@@ -104,7 +104,7 @@ struct Pair<'a> {
     slice: &'a Slice,
     folder: &'a Path,
     owner: Member,
-    guest: Member,
+    importer: Member,
 }
 
 impl Pair<'_> {
@@ -113,10 +113,10 @@ impl Pair<'_> {
     fn then(&mut self, who: char, what: &str, mib: u64) -> String {
         let answer = match who {
             'o' => self.owner.tell(what),
-            _ => self.guest.tell(what),
+            _ => self.importer.tell(what),
         };
         for _ in 0..2 {
-            self.guest.tell("look");
+            self.importer.tell("look");
             self.owner.tell("look");
         }
         let uuid = divvy_device::Uuid(emulated::uuid_in(self.folder)).to_string();
@@ -145,19 +145,19 @@ fn with_pair(test: &str, story: impl FnOnce(&mut Pair<'_>)) {
         slice: &slice,
         folder: folder.path(),
         owner: member(),
-        guest: member(),
+        importer: member(),
     };
     story(&mut pair);
-    pair.guest.end();
+    pair.importer.end();
     pair.owner.end();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(slice.used(), 0);
 }
 
 #[test]
-fn what_a_pool_keeps_is_charged_once_and_handed_out_to_nobody_else() {
+fn what_a_pool_keeps_is_charged_once_and_handed_out_to_no_other_allocation() {
     with_pair(
-        "what_a_pool_keeps_is_charged_once_and_handed_out_to_nobody_else",
+        "what_a_pool_keeps_is_charged_once_and_handed_out_to_no_other_allocation",
         |pair| {
             pair.then('o', &format!("keep {}", 200 * MIB), 0);
             pair.then('o', &format!("alloc a {}", 20 * MIB), 20);
@@ -202,21 +202,24 @@ fn memory_that_lies_idle_does_not_hide_what_others_have_open() {
 }
 
 #[test]
-fn a_page_of_small_pieces_stays_for_the_one_that_is_open() {
-    with_pair("a_page_of_small_pieces_stays_for_the_one_that_is_open", |pair| {
-        pair.then('o', "alloc a 1000", 2);
-        pair.then('o', "alloc b 1000", 2);
-        pair.pass("a", 2);
-        pair.then('o', "free a", 2);
-        pair.then('o', "free b", 2);
-        // In the page that the importer has open.
-        pair.then('o', "alloc c 1000", 2);
-        pair.then('o', "trim 0", 2);
-        pair.then('o', "free c", 2);
-        pair.then('o', "alloc d 1000", 2);
-        pair.then('g', "free a", 2);
-        pair.then('o', "free d", 0);
-    });
+fn a_page_of_small_allocations_stays_for_the_one_that_is_open() {
+    with_pair(
+        "a_page_of_small_allocations_stays_for_the_one_that_is_open",
+        |pair| {
+            pair.then('o', "alloc a 1000", 2);
+            pair.then('o', "alloc b 1000", 2);
+            pair.pass("a", 2);
+            pair.then('o', "free a", 2);
+            pair.then('o', "free b", 2);
+            // In the page that the importer has open.
+            pair.then('o', "alloc c 1000", 2);
+            pair.then('o', "trim 0", 2);
+            pair.then('o', "free c", 2);
+            pair.then('o', "alloc d 1000", 2);
+            pair.then('g', "free a", 2);
+            pair.then('o', "free d", 0);
+        },
+    );
 }
 
 #[test]

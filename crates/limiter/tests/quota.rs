@@ -53,7 +53,7 @@ fn a_process_in_a_slice() {
     bogus_frees_get_the_drivers_own_code(&slice);
     a_destroyed_context_returns_what_went_with_it(&slice);
     threads_racing_get_the_limit_exactly(&slice);
-    a_forked_child_harms_nobody(&slice);
+    a_forked_child_does_no_harm(&slice);
 }
 
 fn every_way_to_allocate_is_charged_and_every_free_returns_it(slice: &Slice) {
@@ -261,7 +261,7 @@ fn threads_racing_get_the_limit_exactly(slice: &Slice) {
     }
 }
 
-fn a_forked_child_harms_nobody(slice: &Slice) {
+fn a_forked_child_does_no_harm(slice: &Slice) {
     let held = allocate(MIB).expect("it fits");
     // SAFETY: the child calls nothing but the limiter and _exit; the lock of the driver below is free, as this is the
     // only thread that takes it.

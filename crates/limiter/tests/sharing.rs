@@ -1,9 +1,9 @@
 //! Allocations that several processes hold: inside a slice one process is charged; the importer is charged for memory
 //! from outside.
 
+mod address_reuse;
 mod emulated;
 mod members;
-mod squatter;
 mod support;
 
 use std::os::fd::IntoRawFd as _;
@@ -227,12 +227,12 @@ fn what_a_dead_process_paid_for_stays_charged_while_others_have_it() {
     let member = || Member::new(&slice, folder.path(), TEST);
     for pool in [false, true] {
         // The owner dies by SIGKILL, and the importer is idle.
-        let (mut payer, mut holder) = (member(), member());
+        let (mut owner, mut holder) = (member(), member());
         let word = if pool { "pool" } else { "export" };
-        let shared = payer.tell(&format!("{word} {}", 600 << 20));
+        let shared = owner.tell(&format!("{word} {}", 600 << 20));
         let open = if pool { "join" } else { "open" };
         assert_eq!(holder.tell(&format!("{open} {shared}")), "CUDA_SUCCESS");
-        payer.kill();
+        owner.kill();
         assert_eq!(reaped(), 600 * MIB);
         for _ in 0..12 {
             // Every time, whichever process reaps: this one's reservation, or the test.
@@ -344,18 +344,18 @@ fn a_page_that_has_emptied_unseen_is_another_when_its_address_comes_back() {
     let uuid = emulated::uuid_in(folder.path());
     let slice = Slice::with(&[(GIB, uuid)], Terms::default());
     let test = "a_page_that_has_emptied_unseen_is_another_when_its_address_comes_back";
-    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let [mut owner, mut importer] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
     let figures = || {
         let device = on_device(folder.path(), &divvy_device::Uuid(uuid).to_string());
         (slice.used() / (2 * MIB), device / (2 * MIB))
     };
     let handles = owner.tell("export");
-    guest.tell(&format!("open {handles}"));
+    importer.tell(&format!("open {handles}"));
     assert_eq!(figures(), (16, 16));
     assert_ne!(owner.tell("free"), "0", "addresses come back");
     assert_eq!(figures(), (48, 48));
-    guest.tell("close");
-    guest.end();
+    importer.tell("close");
+    importer.end();
     owner.end();
 }
 
@@ -368,20 +368,20 @@ fn a_page_is_one_for_what_waits_in_it_and_what_comes_to_it() {
     let uuid = emulated::uuid_in(folder.path());
     let slice = Slice::with(&[(GIB, uuid)], Terms::default());
     let test = "a_page_is_one_for_what_waits_in_it_and_what_comes_to_it";
-    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let [mut owner, mut importer] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
     let handle = owner.tell("small");
-    guest.tell(&format!("open {handle}"));
+    importer.tell(&format!("open {handle}"));
     assert_eq!(owner.tell("swap"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 2 * MIB);
-    guest.tell("close");
-    guest.end();
+    importer.tell("close");
+    importer.end();
     owner.end();
 }
 
 /// Opens exported memory in a context that ends, and whose addresses are taken as soon as it has ended.
 fn passing() {
     let mut own = 0;
-    obey_on(&squatter::TABLE, |word, rest| match word {
+    obey_on(&address_reuse::TABLE, |word, rest| match word {
         "export" => {
             own = get!(cuMemAlloc_v2(20 << 20));
             spelled(&get!(cuIpcGetMemHandle(own)))
@@ -390,7 +390,7 @@ fn passing() {
         "open" => {
             let context: CUcontext = get!(cuCtxCreate_v2(0, 0));
             let flags = CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
-            squatter::at(get!(cuIpcOpenMemHandle_v2(handle(rest), flags)));
+            address_reuse::at(get!(cuIpcOpenMemHandle_v2(handle(rest), flags)));
             format!("{:?}", code!(cuCtxDestroy_v2(context)))
         }
         "look" => {
@@ -409,14 +409,14 @@ fn what_was_open_in_a_context_is_closed_though_its_address_is_in_use_again() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let slice = Slice::with(&[(GIB, emulated::uuid_in(folder.path()))], Terms::default());
     let test = "what_was_open_in_a_context_is_closed_though_its_address_is_in_use_again";
-    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let [mut owner, mut importer] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
     let handle = owner.tell("export");
     assert_eq!(slice.used(), 20 * MIB);
-    assert_eq!(guest.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(importer.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(owner.tell("free"), "CUDA_SUCCESS");
     assert_eq!(owner.tell("look"), "CUDA_SUCCESS");
     assert_eq!(slice.used(), 0);
-    guest.end();
+    importer.end();
     owner.end();
 }
 
@@ -642,12 +642,12 @@ fn what_is_opened_is_paid_for_on_the_device_that_it_is_on() {
     let uuids = one_gib_of_two_devices(folder.path());
     let [slice, other] = [(); 2].map(|()| Slice::with(&uuids, Terms::default()));
     let test = "what_is_opened_is_paid_for_on_the_device_that_it_is_on";
-    let [mut owner, mut guest, mut foreign] =
+    let [mut owner, mut importer, mut foreign] =
         [&slice, &slice, &other].map(|slice| Member::new(slice, folder.path(), test));
     let used = |slice: &Slice| (slice.used(), slice.more[0].ledger.total_used());
     let handle = owner.tell("export 4096");
     // Inside the slice its owner is charged.
-    assert_eq!(guest.tell(&format!("open {handle}")), "CUDA_SUCCESS");
+    assert_eq!(importer.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(used(&slice), (600 * MIB, 0));
     assert_eq!(foreign.tell(&format!("open {handle}")), "CUDA_SUCCESS");
     assert_eq!(used(&other), (600 * MIB, 0));
@@ -655,7 +655,7 @@ fn what_is_opened_is_paid_for_on_the_device_that_it_is_on() {
     owner.kill();
     slice.pages.ledger.reap().expect("a sound ledger");
     assert_eq!(used(&slice), (600 * MIB, 0));
-    guest.end();
+    importer.end();
     foreign.end();
 }
 
@@ -669,7 +669,7 @@ fn external_memory_is_paid_for_on_the_device_that_it_is_on() {
     let uuids = [(GIB, found[0].uuid.0), (GIB, found[1].uuid.0)];
     let slice = Slice::with(&uuids, Terms::default());
     let test = "external_memory_is_paid_for_on_the_device_that_it_is_on";
-    let [mut owner, mut guest] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
+    let [mut owner, mut importer] = [(); 2].map(|()| Member::new(&slice, folder.path(), test));
     let used = || {
         let device = |at: usize| on_device(folder.path(), &found[at].uuid.to_string());
         (
@@ -681,22 +681,22 @@ fn external_memory_is_paid_for_on_the_device_that_it_is_on() {
     // Memory that only its descriptor keeps cannot be imported with another device current.
     let parked = owner.tell("create parked");
     assert_eq!(
-        guest.tell(&format!("import 1 {parked}")),
+        importer.tell(&format!("import 1 {parked}")),
         "CUDA_ERROR_INVALID_HANDLE"
     );
     assert_eq!(used(), ((0, 0), (0, 0)));
-    assert_eq!(guest.tell(&format!("import 0 {parked}")), "CUDA_SUCCESS");
+    assert_eq!(importer.tell(&format!("import 0 {parked}")), "CUDA_SUCCESS");
     assert_eq!(used(), (here, (0, 0)));
-    assert_eq!(guest.tell("drop"), "CUDA_SUCCESS");
+    assert_eq!(importer.tell("drop"), "CUDA_SUCCESS");
     assert_eq!(used(), ((0, 0), (0, 0)));
     // Another process's memory is charged once, and nothing is left after a refusal.
     let shared = owner.tell("create");
-    assert_eq!(guest.tell(&format!("import 0 {shared}")), "CUDA_SUCCESS");
+    assert_eq!(importer.tell(&format!("import 0 {shared}")), "CUDA_SUCCESS");
     assert_eq!(
-        guest.tell(&format!("import 1 {shared}")),
+        importer.tell(&format!("import 1 {shared}")),
         "CUDA_ERROR_INVALID_HANDLE"
     );
     assert_eq!(used(), (here, (0, 0)));
-    guest.end();
+    importer.end();
     owner.end();
 }

@@ -27,7 +27,7 @@ impl Isolation {
     pub fn not_protected(self) -> &'static str {
         match self {
             Self::Env => "a program that ignores the variables, or uses more than its share",
-            Self::Cooperative => "a program that sets out to escape: the limits live in its own process",
+            Self::Cooperative => "a program that sets out to bypass its limits: they live in its own process",
             Self::Enforced => "faults and side channels of the shared device itself",
             Self::Hardware => "contention for PCIe and host memory; side channels across partitions",
             Self::Vm => "nothing inside the guest: the guest owns the device",
@@ -47,8 +47,8 @@ mod tests {
     #[test]
     fn the_ladder_is_ordered_and_round_trips() {
         assert!(Isolation::ALL.is_sorted());
-        for rung in Isolation::ALL {
-            assert_eq!(rung.name().parse(), Ok(rung));
+        for level in Isolation::ALL {
+            assert_eq!(level.name().parse(), Ok(level));
         }
         assert!("Enforced ".parse::<Isolation>().is_err());
     }

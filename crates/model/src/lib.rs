@@ -29,7 +29,7 @@ pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile, compute_parts, compute_start
 pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
-    ANY_POD, Attendant, Condition, ContainerRecord, DeviceShare, ProcessRecord, RunRecord, Shares,
+    ANY_POD, Condition, ContainerRecord, DeviceShare, LifetimeAnchor, ProcessRecord, RunRecord, Shares,
     SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
 };
 pub use terms::{Cap, Class, ComputeTerms, Policy, SliceTerms, Weight};

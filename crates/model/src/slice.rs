@@ -105,7 +105,8 @@ pub enum Condition {
     /// Its work goes on though its lease of the device has long ended.
     Overstays,
     /// Its processes use the device without being charged for it.
-    Escapes,
+    #[serde(alias = "escapes")]
+    Uncharged,
     /// Some of what it has allocated lies beyond its share, in managed memory that the host backs.
     Spilled,
     /// The driver of a device of it does not answer: what the device says of it is old.
@@ -122,7 +123,7 @@ impl Condition {
             Self::Waiting => "waiting",
             Self::Thrashing => "thrashing",
             Self::Overstays => "overstays",
-            Self::Escapes => "escapes",
+            Self::Uncharged => "uncharged",
             Self::Spilled => "spilled",
             Self::DriverSilent => "driver silent",
         }
@@ -143,7 +144,7 @@ pub struct RunRecord {
 /// What a lasting slice goes with: when it is gone, and nothing runs in the slice any more, the agent deletes that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Attendant {
+pub enum LifetimeAnchor {
     /// A process, such as a container's first.
     Process {
         /// Its process id.
@@ -339,18 +340,18 @@ pub struct SliceRecord {
     #[serde(default)]
     pub command: Vec<String>,
     /// Process id of its page server, the `divvy run` that hands its pages to new processes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keeper_pid: Option<u32>,
+    #[serde(default, alias = "keeper_pid", skip_serializing_if = "Option::is_none")]
+    pub page_server_pid: Option<u32>,
     /// When the page server began, in the kernel's ticks since boot: its id may come to mean another process. 0: not
     /// known.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub keeper_start_ticks: u64,
+    #[serde(default, alias = "keeper_start_ticks", skip_serializing_if = "is_default")]
+    pub page_server_start_ticks: u64,
     /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasting: bool,
     /// What it goes with, where it does not stay until it is deleted: a container.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attendant: Option<Attendant>,
+    #[serde(default, alias = "attendant", skip_serializing_if = "Option::is_none")]
+    pub lifetime_anchor: Option<LifetimeAnchor>,
     /// Which pods and containers may join it by naming it in an annotation: the namespaces of pods, or `*` for all of them
     /// and for containers that are in no pod. None may where this is empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -417,6 +418,27 @@ mod tests {
     const OLD: &str = r#"{"id": "0123abcd", "name": "old", "uid": 1000, "device_uuid": "GPU-1a2b",
         "memory_limit_bytes": 4096, "memory_used_bytes": 512, "isolation": "cooperative", "policy": "strict",
         "created_at": "2026-01-01T00:00:00Z", "memory_lent_bytes": 1024, "processes": []}"#;
+
+    #[test]
+    fn a_record_with_the_former_names_of_fields_is_understood() {
+        let mut stored: serde_json::Value = serde_json::from_str(OLD).expect("a document");
+        stored["keeper_pid"] = 7.into();
+        stored["keeper_start_ticks"] = 42.into();
+        stored["attendant"] = serde_json::json!({ "path": "/x" });
+        let record: SliceRecord = serde_json::from_value(stored).expect("understood");
+        assert_eq!(
+            (record.page_server_pid, record.page_server_start_ticks),
+            (Some(7), 42)
+        );
+        let stored = serde_json::to_value(&record).expect("written");
+        assert_eq!(
+            (&stored["page_server_pid"], &stored["page_server_start_ticks"]),
+            (&7.into(), &42.into())
+        );
+        assert!(stored.get("keeper_pid").is_none());
+        assert_eq!(record.lifetime_anchor, Some(LifetimeAnchor::Path("/x".into())));
+        assert!(stored.get("lifetime_anchor").is_some() && stored.get("attendant").is_none());
+    }
 
     #[test]
     fn a_record_of_one_device_is_understood_and_keeps_its_fields() {

@@ -13,7 +13,7 @@ macro_rules! of_this_machine {
 }
 
 /// Computing, threads, time, open files, sockets and looking at files: all that a page server does.
-pub(crate) const OF_KEEPERS: &[&[i64]] = &[
+pub(crate) const OF_PAGE_SERVERS: &[&[i64]] = &[
     &[
         // Memory.
         libc::SYS_brk,

@@ -82,7 +82,7 @@ impl Channel {
     }
 
     /// How long an answer is waited for.
-    pub(crate) fn set_patience(&self, limit: Duration) -> io::Result<()> {
+    pub(crate) fn set_timeout(&self, limit: Duration) -> io::Result<()> {
         set_socket_timeout(&self.0, Timeout::Recv, Some(limit))?;
         set_socket_timeout(&self.0, Timeout::Send, Some(limit))?;
         Ok(())

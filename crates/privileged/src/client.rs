@@ -67,14 +67,14 @@ impl Privileged for Direct {
 /// A helper, over two channels: a slow vendor's tool holds up no other request.
 #[derive(Debug)]
 pub struct Remote {
-    quick: Mutex<Lane>,
-    slow: Mutex<Lane>,
+    quick: Mutex<Connection>,
+    slow: Mutex<Connection>,
     /// Where it listens, if it does: it is connected to again when it was started again.
     path: Option<PathBuf>,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct Connection {
     channel: Option<Channel>,
     number: u64,
     lost_at: Option<Instant>,
@@ -84,15 +84,15 @@ impl Remote {
     /// Over channels to a helper that was started for this process.
     #[must_use]
     pub fn over([quick, slow]: [Channel; 2]) -> Self {
-        let lane = |channel| {
-            Mutex::new(Lane {
+        let connection = |channel| {
+            Mutex::new(Connection {
                 channel: Some(channel),
-                ..Lane::default()
+                ..Connection::default()
             })
         };
         Self {
-            quick: lane(quick),
-            slow: lane(slow),
+            quick: connection(quick),
+            slow: connection(slow),
             path: None,
         }
     }
@@ -121,18 +121,18 @@ impl Remote {
 
 impl Privileged for Remote {
     fn ask(&self, request: &Request) -> Result<Reply, Fault> {
-        let (lane, patience) = match request {
+        let (connection, timeout) = match request {
             Request::Mps { .. } | Request::SetTimeSlice { .. } | Request::Mig { .. } => {
                 // Two tools one after the other, at most.
-                (&self.slow, vendor::PATIENCE * 2 + SOON)
+                (&self.slow, vendor::TIMEOUT * 2 + SOON)
             }
             _ => (&self.quick, SOON),
         };
-        let mut lane = lane.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut outcome = lane.ask(request, patience, self.path.as_deref());
+        let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = connection.ask(request, timeout, self.path.as_deref());
         // A helper that was started again meanwhile has closed the old channel. Nothing was done then.
-        if lane.channel.is_none() && self.path.is_some() && outcome.is_err() {
-            outcome = lane.ask(request, patience, self.path.as_deref());
+        if connection.channel.is_none() && self.path.is_some() && outcome.is_err() {
+            outcome = connection.ask(request, timeout, self.path.as_deref());
         }
         outcome.map_err(|error| self.unreachable(&error))
     }
@@ -142,11 +142,11 @@ impl Privileged for Remote {
     }
 }
 
-impl Lane {
-    fn ask(&mut self, request: &Request, patience: Duration, path: Option<&Path>) -> io::Result<Reply> {
+impl Connection {
+    fn ask(&mut self, request: &Request, timeout: Duration, path: Option<&Path>) -> io::Result<Reply> {
         self.number += 1;
         let number = self.number;
-        let channel = self.channel(patience, path)?;
+        let channel = self.channel(timeout, path)?;
         let outcome = ask(channel, request, number);
         if let Err(error) = &outcome
             && !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
@@ -156,7 +156,7 @@ impl Lane {
         outcome
     }
 
-    fn channel(&mut self, patience: Duration, path: Option<&Path>) -> io::Result<&Channel> {
+    fn channel(&mut self, timeout: Duration, path: Option<&Path>) -> io::Result<&Channel> {
         if self.channel.is_none() {
             let path = path.ok_or(io::ErrorKind::BrokenPipe)?;
             if self.lost_at.is_some_and(|at| at.elapsed() < PAUSE) {
@@ -174,7 +174,7 @@ impl Lane {
             }
         }
         let channel = self.channel.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
-        channel.set_patience(patience)?;
+        channel.set_timeout(timeout)?;
         Ok(channel)
     }
 }

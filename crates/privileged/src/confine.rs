@@ -12,24 +12,24 @@ use seccompiler::{
     apply_filter_all_threads,
 };
 
-use crate::calls::{OF_AGENTS, OF_HELPERS, OF_KEEPERS};
+use crate::calls::{OF_AGENTS, OF_HELPERS, OF_PAGE_SERVERS};
 use crate::user;
 
 /// `clone` may make processes and threads, and no namespaces.
 const NAMESPACES: u64 = 0x7e02_0000;
 /// What a page server sets or asks of its files: not to block, to be closed on exec, whether they are a terminal.
-const KEEPERS_IOCTLS: [u64; 3] = [0x5421, 0x5451, 0x5401];
+const PAGE_SERVERS_IOCTLS: [u64; 3] = [0x5421, 0x5451, 0x5401];
 
 /// Confines this process, a slice's page server, for good: it gives up user 0 where it is that, can get no right back,
 /// and can start nothing. To be called after its sockets are there, before it serves.
 ///
 /// # Errors
 /// [`Code::Privilege`].
-pub fn confine_keeper(uid: u32, gid: u32) -> Result<(), Fault> {
+pub fn confine_page_server(uid: u32, gid: u32) -> Result<(), Fault> {
     if rustix::process::geteuid().is_root() && uid != 0 {
         user::become_number(uid, gid)?;
     }
-    confine(&[OF_KEEPERS], &[libc::AF_UNIX], Some(&KEEPERS_IOCTLS))
+    confine(&[OF_PAGE_SERVERS], &[libc::AF_UNIX], Some(&PAGE_SERVERS_IOCTLS))
 }
 
 /// Confines this process, an agent that has become its user, and all that it starts.
@@ -37,7 +37,11 @@ pub fn confine_keeper(uid: u32, gid: u32) -> Result<(), Fault> {
 /// # Errors
 /// [`Code::Privilege`].
 pub fn confine_agent() -> Result<(), Fault> {
-    confine(&[OF_KEEPERS, OF_AGENTS], &[libc::AF_UNIX, libc::AF_NETLINK], None)
+    confine(
+        &[OF_PAGE_SERVERS, OF_AGENTS],
+        &[libc::AF_UNIX, libc::AF_NETLINK],
+        None,
+    )
 }
 
 /// Confines this process, the helper, and the vendors' tools that it starts.
@@ -45,7 +49,7 @@ pub fn confine_agent() -> Result<(), Fault> {
 /// # Errors
 /// [`Code::Privilege`].
 pub fn confine_helper() -> Result<(), Fault> {
-    let calls = [OF_KEEPERS, OF_AGENTS, OF_HELPERS];
+    let calls = [OF_PAGE_SERVERS, OF_AGENTS, OF_HELPERS];
     confine(&calls, &[libc::AF_UNIX, libc::AF_NETLINK], None)
 }
 

@@ -27,6 +27,6 @@ mod wire;
 
 pub use channel::{Channel, inherited, pair};
 pub use client::{Direct, Privileged, Remote, Reply};
-pub use confine::{confine_agent, confine_helper, confine_keeper};
+pub use confine::{confine_agent, confine_helper, confine_page_server};
 pub use process::{effective_user, mount_namespace, start_ticks};
 pub use rules::{Rules, perform};

@@ -17,7 +17,7 @@ use crate::request::{Device, MigWord, MpsWord};
 use crate::rules::Rules;
 
 /// How long a tool may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 const MPS: &str = "nvidia-cuda-mps-control";
 const SMI: &str = "nvidia-smi";
@@ -152,10 +152,10 @@ fn run(mut command: Command, input: &str) -> Result<Answer, Answer> {
         let _closed = stdin.write_all(input.as_bytes());
     }
     let (out, err) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let Some(status) = wait(&mut child, PATIENCE).map_err(failed)? else {
+    let Some(status) = wait(&mut child, TIMEOUT).map_err(failed)? else {
         return Ok(Answer::ToolFailed(format!(
             "it did not end within {} s",
-            PATIENCE.as_secs()
+            TIMEOUT.as_secs()
         )));
     };
     // A daemon that the tool started may keep the pipe open: the output until now is enough.

@@ -4,7 +4,7 @@
 use std::io;
 use std::process::Command;
 
-use divvy_privileged::{confine_agent, confine_helper, confine_keeper};
+use divvy_privileged::{confine_agent, confine_helper, confine_page_server};
 
 /// What a confined process ends with when all was as it should be.
 const AS_IT_SHOULD_BE: i32 = 73;
@@ -70,8 +70,8 @@ fn try_what_is_needed() {
 }
 
 #[test]
-fn a_keeper() {
-    if !is_confined("a_keeper") {
+fn a_page_server() {
+    if !is_confined("a_page_server") {
         return;
     }
     // A thread that is there already is confined as well.
@@ -80,11 +80,11 @@ fn a_keeper() {
         wait.recv().expect("told");
         Command::new("true")
             .spawn()
-            .expect_err("a keeper starts nothing")
+            .expect_err("a page server starts nothing")
             .kind()
     });
     let was_root = rustix::process::geteuid().is_root();
-    confine_keeper(54_321, 54_322).expect("confined");
+    confine_page_server(54_321, 54_322).expect("confined");
     if was_root {
         assert_eq!(rustix::process::geteuid().as_raw(), 54_321);
         assert_eq!(rustix::process::getegid().as_raw(), 54_322);
@@ -109,7 +109,7 @@ fn an_agent() {
     try_what_is_needed();
     // It starts page servers, which narrow the filter for themselves.
     assert!(Command::new("true").status().expect("it runs").success());
-    confine_keeper(rustix::process::getuid().as_raw(), 0).expect("narrower");
+    confine_page_server(rustix::process::getuid().as_raw(), 0).expect("narrower");
     Command::new("true").spawn().expect_err("no more");
     try_what_is_forbidden();
     try_what_is_needed();

@@ -4,7 +4,7 @@ use crate::code::{Code, LOCAL_ALIGN, SharedVariable};
 use crate::decode::{self, Symbol};
 use crate::error::{LinkError, ParseError, Unsupported};
 use crate::inst::VectorSet;
-use crate::parse::ast::{Piece, Text, VarSpace, Variable};
+use crate::parse::ast::{Element, Text, VarSpace, Variable};
 use crate::parse::parse;
 use crate::types::Space;
 use std::collections::{HashMap, HashSet};
@@ -418,9 +418,9 @@ impl<'a> Builder<'a> {
         variable
             .init
             .iter()
-            .map(|piece| match piece {
-                Piece::Bits(bits) => Ok(Init::Bits(*bits)),
-                Piece::Address { name, addend, shift } => match self.symbols.get(name) {
+            .map(|element| match element {
+                Element::Bits(bits) => Ok(Init::Bits(*bits)),
+                Element::Address { name, addend, shift } => match self.symbols.get(name) {
                     Some(Symbol::Global(index)) => Ok(Init::Global {
                         index: *index,
                         addend: *addend,

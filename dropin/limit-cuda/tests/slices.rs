@@ -11,7 +11,7 @@ use divvy_abi::{
     CUcontext, CUdevice, CUdeviceptr, CUresult,
 };
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{Door, Keeper, Pages, wire};
+use divvy_ledger::attach::{Door, PageServer, Pages, wire};
 use support::{
     Library, child, emulated_driver, is_child, libraries, limiter, null_driver, nvidia_driver, quiet_child,
 };
@@ -35,8 +35,8 @@ fn listen(answer: impl Fn(UnixStream) + Send + 'static) -> (PathBuf, tempfile::T
 }
 
 fn slice() -> Slice {
-    let keeper = Arc::new(Keeper::new());
-    let serving = Arc::clone(&keeper);
+    let page_server = Arc::new(PageServer::new());
+    let serving = Arc::clone(&page_server);
     let (socket, folder) = listen(move |stream| {
         let _served = serving.serve(&stream, Door::Container);
     });
@@ -49,7 +49,7 @@ fn slice() -> Slice {
         ..GrantSpec::default()
     })
     .expect("pages");
-    keeper.hold(&pages).expect("the keeper takes them");
+    page_server.hold(&pages).expect("the page server takes them");
     Slice {
         pages,
         socket,
@@ -142,9 +142,9 @@ fn a_slice_that_cannot_be_joined_is_never_unlimited() {
     let (hangs_up, _folder) = listen(drop);
     in_slice(NAME, &hangs_up);
     // A page server that has no pages yet.
-    let keeper = Keeper::new();
+    let page_server = PageServer::new();
     let (empty, _folder) = listen(move |stream| {
-        let _served = keeper.serve(&stream, Door::Container);
+        let _served = page_server.serve(&stream, Door::Container);
     });
     in_slice(NAME, &empty);
 }

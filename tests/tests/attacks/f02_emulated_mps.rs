@@ -58,7 +58,7 @@ fn f02_root_writes_nothing_through_links_in_a_users_folder_of_pipes() {
 }
 
 #[test]
-fn f02_a_fifo_in_a_users_folder_of_pipes_holds_up_nobody_else() {
+fn f02_a_fifo_in_a_users_folder_of_pipes_delays_no_other_user() {
     let Some(system) = System::with(&[("DIVVY_EMULATED", "h100*2")]) else {
         return;
     };

@@ -33,7 +33,7 @@ fn redirected(system: &System, user: &User, other: &Path) -> String {
 }
 
 #[test]
-fn f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there() {
+fn f05_a_user_who_leads_the_agent_to_anothers_page_server_changes_nothing_there() {
     let Some(system) = System::new() else { return };
     let (alice, bob) = (&system.users.alice, &system.users.bob);
     let id = system.slice_of(bob, "bobs", "2GiB");

@@ -1,6 +1,6 @@
 //! F7. Seen on the old code: a user who is not even admitted opened 1,100 connections and said half a request on each.
 //! The agent had no descriptor left: it answered no request, and took every process that it could no longer look at for
-//! dead. So slices were deleted whose attendants lived.
+//! dead. So slices were deleted whose lifetime anchors lived.
 //!
 //! F16. Seen on the old code, with more descriptors: silent connections were kept for ever, 150 MB of them.
 
@@ -15,7 +15,7 @@ use divvy_tests::wait::until;
 const HALF: &str = "GET /v1/status HTTP/1.1\r\nHost: ";
 
 #[test]
-fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
+fn f07_half_open_connections_silence_no_other_user_and_end_no_slice() {
     let Some(system) = System::new() else { return };
     let attended = |user: Option<&divvy_tests::users::User>, name: &str| {
         let mut command = match user {
@@ -25,9 +25,9 @@ fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
         if user.is_none() {
             command.args(["attend", name]);
         }
-        let attendant = Hostile::start(&mut command);
-        assert_eq!(attendant.line().as_deref(), Some("attends"));
-        attendant
+        let anchor = Hostile::start(&mut command);
+        assert_eq!(anchor.line().as_deref(), Some("attends"));
+        anchor
     };
     let kept = [attended(None, "roots"), attended(Some(&system.users.bob), "bobs")];
     let mut flood = system.attacker_as(&system.users.mallory, ["connections", "1100"]);
@@ -46,7 +46,7 @@ fn f07_half_open_connections_silence_nobody_and_end_no_slice() {
     for name in ["roots", "bobs"] {
         assert!(
             names.iter().any(|there| there == name),
-            "slice {name} was deleted, and its attendant lives: {names:?}"
+            "slice {name} was deleted, and its lifetime anchor lives: {names:?}"
         );
     }
     assert!(root && bob, "the agent answered root: {root}, bob: {bob}");

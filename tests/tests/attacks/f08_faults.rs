@@ -49,10 +49,10 @@ fn slowed(strace: &Path, system: &System) -> Hostile {
 }
 
 /// A kernel that takes its time over fcntl, which asks for seals, gives the page server all the time that it needs.
-/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody` makes them
-/// with the same code.
+/// That leaves no time for ten thousand rounds: `f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process` makes
+/// them with the same code.
 #[test]
-fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
+fn f08_a_page_server_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
     let slow = slowed(&strace, &system);
@@ -75,7 +75,7 @@ fn f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent() {
 /// The same by a page server that is its user's own `divvy run`, whose sockets that user takes over, and an agent that
 /// asks for pages because it was restarted.
 #[test]
-fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
+fn f08_a_page_server_that_is_taken_over_by_its_user_ends_no_agent() {
     let Some(strace) = strace() else { return };
     let Some(system) = System::new() else { return };
     let alice = &system.users.alice;
@@ -103,7 +103,7 @@ fn f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent() {
 
 /// Ten thousand times the look itself, against memory that shrinks and is sealed meanwhile.
 #[test]
-fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody() {
+fn f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process() {
     let (rounds, seconds) = rounds();
     let mut race = Command::new(attacker());
     race.args(["race-pages", &rounds.to_string(), &seconds.to_string()]);
@@ -245,12 +245,12 @@ fn f08_two_users_of_one_device_see_each_others_use_and_shorten_nothing() {
     let (free, total) = look.memory();
     assert_eq!(total - free, 384 * MIB);
     // Of a user without a slice the device is not: the program says so, and its user is told what to do.
-    let mut stranger = system.command_as(&system.users.mallory, system.program("probe"));
-    stranger
+    let mut other = system.command_as(&system.users.mallory, system.program("probe"));
+    other
         .env("LD_LIBRARY_PATH", &driver)
         .env("DIVVY_EMULATED", "h100")
         .env("DIVVY_LOG", "debug");
-    let refused = finish(&mut stranger);
+    let refused = finish(&mut other);
     assert!(!refused.status.success(), "{refused:?}");
     drop((look, tenants));
     system.holds();

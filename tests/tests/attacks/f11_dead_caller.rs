@@ -21,7 +21,7 @@ fn f11_a_caller_that_is_dead_decides_nothing() {
     let mut command = system.divvy_as(alice, ["run", "--name", "small", "--memory", "100MiB", "--"]);
     command
         .arg(system.program("attacker"))
-        .args(["escape", &rounds, &seconds]);
+        .args(["bypass", &rounds, &seconds]);
     // Its input stays open until the slice has been looked at.
     let mut child = command
         .stdin(Stdio::piped())

@@ -41,12 +41,12 @@ fn f14_a_users_claim_on_a_device_refuses_root_nothing() {
     drop(late);
     // While no agent runs the name is free for everybody.
     system.stop_agent();
-    let squatter = squat();
-    assert_eq!(squatter.line().as_deref(), Some("squats"));
+    let claim = squat();
+    assert_eq!(claim.line().as_deref(), Some("squats"));
     system.start_agent();
     assert_eq!(claimant(&uuid), Some(mallory.uid), "her claim stands");
     create("second");
     assert_eq!(claimant(&uuid), Some(mallory.uid), "her claim stood meanwhile");
-    drop(squatter);
+    drop(claim);
     system.holds();
 }

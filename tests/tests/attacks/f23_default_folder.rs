@@ -9,7 +9,7 @@ use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 
 #[test]
-fn f23_nobody_is_talked_to_in_anothers_folder() {
+fn f23_no_process_is_talked_to_in_anothers_folder() {
     let Some(system) = System::new() else { return };
     let (alice, mallory) = (&system.users.alice, &system.users.mallory);
     let folder = PathBuf::from(format!("/tmp/divvy-{}", alice.uid));

@@ -11,7 +11,7 @@
 #[path = "."]
 mod attacks {
     mod containers;
-    mod f01_keepers_folder;
+    mod f01_page_servers_folder;
     mod f02_emulated_mps;
     mod f03_containers_root;
     mod f04_forged_processes;
@@ -19,7 +19,7 @@ mod attacks {
     mod f06_what_is_mounted;
     mod f07_connections;
     mod f08_faults;
-    mod f09_stuck_keepers;
+    mod f09_stuck_page_servers;
     mod f10_queue;
     mod f11_dead_caller;
     mod f12_names;

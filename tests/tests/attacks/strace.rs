@@ -53,7 +53,7 @@ fn the_agent_and_its_helper_change_nothing_by_path_outside_their_own_folders() {
                 calls += 1;
                 let path = Path::new(&path);
                 let is_own = path.starts_with(&own) && !given.iter().any(|given| path.starts_with(given));
-                if !is_own && !is_nobodys(path) {
+                if !is_own && !is_the_kernels(path) {
                     found.push(line.to_owned());
                 }
             }
@@ -119,7 +119,7 @@ fn foreign_folders(system: &System) -> Vec<PathBuf> {
 }
 
 /// The kernel's own, and what swallows everything.
-fn is_nobodys(path: &Path) -> bool {
+fn is_the_kernels(path: &Path) -> bool {
     path.starts_with("/proc") || path == Path::new("/dev/null")
 }
 

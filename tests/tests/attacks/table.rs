@@ -18,7 +18,7 @@ const TESTS: [(&str, &[&str]); 23] = [
         "F2",
         &[
             "f02_root_writes_nothing_through_links_in_a_users_folder_of_pipes",
-            "f02_a_fifo_in_a_users_folder_of_pipes_holds_up_nobody_else",
+            "f02_a_fifo_in_a_users_folder_of_pipes_delays_no_other_user",
         ],
     ),
     (
@@ -34,7 +34,7 @@ const TESTS: [(&str, &[&str]); 23] = [
     ),
     (
         "F5",
-        &["f05_a_user_who_leads_the_agent_to_anothers_keeper_changes_nothing_there"],
+        &["f05_a_user_who_leads_the_agent_to_anothers_page_server_changes_nothing_there"],
     ),
     (
         "F6",
@@ -43,21 +43,24 @@ const TESTS: [(&str, &[&str]); 23] = [
     (
         "F7",
         &[
-            "f07_half_open_connections_silence_nobody_and_end_no_slice",
+            "f07_half_open_connections_silence_no_other_user_and_end_no_slice",
             "f07_silent_connections_at_the_other_sockets_keep_no_program_from_its_slice",
         ],
     ),
     (
         "F8",
         &[
-            "f08_a_keeper_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent",
-            "f08_a_keeper_that_is_taken_over_by_its_user_ends_no_agent",
-            "f08_a_look_at_memory_that_shrinks_meanwhile_faults_nobody",
+            "f08_a_page_server_that_shrinks_its_memory_while_it_is_looked_at_ends_no_agent",
+            "f08_a_page_server_that_is_taken_over_by_its_user_ends_no_agent",
+            "f08_a_look_at_memory_that_shrinks_meanwhile_faults_no_process",
             "f08_a_container_that_shortens_its_devices_page_ends_nothing_of_the_hosts",
             "f08_two_users_of_one_device_see_each_others_use_and_shorten_nothing",
         ],
     ),
-    ("F9", &["f09_keepers_that_accept_nothing_hold_up_nobody_else"]),
+    (
+        "F9",
+        &["f09_page_servers_that_accept_nothing_delay_no_other_user"],
+    ),
     (
         "F10",
         &["f10_one_user_neither_fills_the_queue_nor_the_agents_memory"],
@@ -98,7 +101,7 @@ const TESTS: [(&str, &[&str]); 23] = [
     ),
     ("F21", &["f21_one_callers_requests_do_not_fill_the_log"]),
     ("F22", &["f22_no_user_reads_anothers_command_line"]),
-    ("F23", &["f23_nobody_is_talked_to_in_anothers_folder"]),
+    ("F23", &["f23_no_process_is_talked_to_in_anothers_folder"]),
 ];
 
 /// The names of all tests of the workspace's Rust files below `folder`.

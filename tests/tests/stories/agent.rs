@@ -66,14 +66,14 @@ fn two_first_tenants_start_one_agent() {
 }
 
 #[test]
-fn a_slice_whose_keeper_and_agent_are_both_killed_is_counted_until_its_program_ends() {
+fn a_slice_whose_page_server_and_agent_are_both_killed_is_counted_until_its_program_ends() {
     let host = Host::new();
     let mut tenant = host.probe("lost", "2GiB");
     assert_eq!(tenant.allocate(500 * MIB), Ok(()));
-    let keeper = tenant.keeper();
-    processes::signal(keeper, Signal::KILL);
-    until("the keeper is gone", || {
-        (!processes::is_alive(keeper)).then_some(())
+    let page_server = tenant.page_server();
+    processes::signal(page_server, Signal::KILL);
+    until("the page server is gone", || {
+        (!processes::is_alive(page_server)).then_some(())
     });
     host.kill_agent();
 
@@ -100,11 +100,11 @@ fn a_slice_whose_keeper_and_agent_are_both_killed_is_counted_until_its_program_e
 }
 
 #[test]
-fn a_keeper_that_was_stopped_gives_its_slice_back_later() {
+fn a_page_server_that_was_stopped_gives_its_slice_back_later() {
     let host = Host::new();
     let mut tenant = host.probe("slow", "2GiB");
     assert_eq!(tenant.allocate(500 * MIB), Ok(()));
-    processes::signal(tenant.keeper(), Signal::STOP);
+    processes::signal(tenant.page_server(), Signal::STOP);
     host.kill_agent();
 
     let shown = host.json(["inspect", "slow"]);
@@ -115,7 +115,7 @@ fn a_keeper_that_was_stopped_gives_its_slice_back_later() {
     let refused = finish(&mut host.divvy(["resize", "slow", "--memory", "3GiB"]));
     assert!(stderr(&refused).contains("keeps it"), "{}", stderr(&refused));
 
-    processes::signal(tenant.keeper(), Signal::CONT);
+    processes::signal(tenant.page_server(), Signal::CONT);
     host.until_used("slow", 500 * MIB);
     let shown = host.json(["inspect", "slow"]);
     assert!(

@@ -105,7 +105,7 @@ fn cve_2025_23359_targets_that_change_while_containers_start_lead_nowhere_out_of
 /// CVE-2024-0132's kind: what a container puts in the place of a file of ours is not followed by the host's root, who makes
 /// that file again for the slice's next container.
 #[test]
-fn what_a_container_puts_into_its_device_folder_is_met_by_nobody_on_the_host() {
+fn what_a_container_puts_into_its_device_folder_is_met_by_no_process_on_the_host() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);
@@ -290,7 +290,7 @@ fn cve_2024_21626_no_descriptor_of_ours_reaches_the_runtime_or_the_container() {
 /// where the host has one the container sees that. Also: what `divvy container cdi generate` writes for NVIDIA's devices, whole
 /// and divided, loads in podman, and a device that was not asked for cannot be opened.
 #[test]
-fn a_fake_nvidia_smi_is_run_by_nobody_on_the_host_and_is_covered_by_the_hosts_own() {
+fn a_fake_nvidia_smi_is_run_by_no_process_on_the_host_and_is_covered_by_the_hosts_own() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let root = host.folder().join("machine");

@@ -46,7 +46,7 @@ fn sharer(host: &Host, name: &str, python: &Path) -> (Tenant, String) {
 }
 
 #[test]
-fn memory_of_no_living_process_is_shown_and_promised_to_nobody() {
+fn memory_of_no_living_process_is_shown_and_promised_to_no_slice() {
     let host = Host::new();
     let Some(python) = system_python() else { return };
     created(&host, "gone", "strict");
@@ -222,7 +222,7 @@ fn a_whole_device_is_one_tenants_alone_and_without_a_limiter() {
     );
     assert!(
         !said.contains("outside any slice"),
-        "its own memory is no stranger's: {said}"
+        "no unmanaged process holds its memory: {said}"
     );
     assert!(solo.end().success());
 
@@ -240,23 +240,23 @@ fn a_whole_device_is_one_tenants_alone_and_without_a_limiter() {
 fn an_allocation_waits_for_room_where_the_slice_says_so() {
     let host = Host::new();
     succeeded(&finish(&mut host.divvy([
-        "slice", "create", "patient", "--memory", "1GiB", "--on-oom", "wait=60s",
+        "slice", "create", "waiting", "--memory", "1GiB", "--on-oom", "wait=60s",
     ])));
     let joined = || {
-        let mut command = host.divvy(["run", "--slice", "patient", "--"]);
+        let mut command = host.divvy(["run", "--slice", "waiting", "--"]);
         command.arg(probe());
         Tenant::start(command)
     };
     let (mut first, mut second) = (joined(), joined());
     assert_eq!(first.allocate(700 * MIB), Ok(()));
     second.tell(&format!("allocate {}", 700 * MIB));
-    host.until_used("patient", 700 * MIB);
+    host.until_used("waiting", 700 * MIB);
     first.free();
     assert!(second.answer()["error"].is_null(), "it waited and got it");
     // The terms are the record's: a restarted agent grants the same.
     host.kill_agent();
     assert_eq!(
-        host.json(["inspect", "patient"])["on_oom_wait_ns"],
+        host.json(["inspect", "waiting"])["on_oom_wait_ns"],
         60_000_000_000_u64
     );
     first.tell(&format!("allocate {}", 700 * MIB));

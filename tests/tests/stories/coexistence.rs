@@ -338,7 +338,7 @@ fn an_upgrade_disturbs_no_running_tenant_and_none_of_its_late_workers() {
 }
 
 #[test]
-fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
+fn a_tenant_that_writes_over_its_ledger_harms_no_other_tenant() {
     let Some(python) = system_python() else { return };
     let host = Host::new();
     let mut neighbour = host.probe("neighbour", "1GiB");
@@ -351,7 +351,7 @@ fn a_tenant_that_writes_over_its_ledger_harms_nobody_else() {
     assert_eq!(
         vandal.ask("")["error"],
         json!(0),
-        "its books say that there is room"
+        "its ledger says that it has memory left"
     );
 
     assert_eq!(neighbour.memory(), (GIB - 500 * MIB, GIB));

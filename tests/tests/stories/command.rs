@@ -175,7 +175,7 @@ fn without_files(host: &Host, program: &str) -> std::process::Output {
 }
 
 #[test]
-fn where_no_file_may_grow_it_is_said_and_nobody_dies_of_it_but_the_program() {
+fn where_no_file_may_grow_it_is_said_and_no_process_dies_of_it_but_the_program() {
     let host = Host::new();
     // No agent: a program that is started now can write nothing.
     let output = without_files(&host, "true");

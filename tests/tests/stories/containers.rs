@@ -51,7 +51,7 @@ fn a_cuda_program_in_a_container_is_inside_its_slice() {
         assert_eq!(
             host.json(["ps"])["unmanaged"],
             serde_json::json!([]),
-            "it is no stranger"
+            "it is not unmanaged"
         );
         assert!(tenant.end().success());
         assert_eq!(host.slice("inside").memory_used_bytes, 0);
@@ -317,9 +317,9 @@ fn a_slice_without_a_name_goes_with_its_last_container() {
     assert!(!ran.status.success(), "{ran:?}");
 }
 
-/// The book's first commands, four times over: four slices of 25 GiB do not fit on the device at once.
+/// The documentation's first commands, four times over: four slices of 25 GiB do not fit on the device at once.
 #[test]
-fn the_first_commands_of_the_book_leave_no_slice_and_start_no_container_without_one() {
+fn the_first_documented_commands_leave_no_slice_and_start_no_container_without_one() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);

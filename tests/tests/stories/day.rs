@@ -99,11 +99,11 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
     let begin = stayers.from.now_ns;
     let agent = host.agents()[0];
     let mut early = None;
-    let mut guests = 0_u64;
+    let mut others = 0_u64;
     while stayers.parts.len() < hours() as usize {
-        guests += 1;
-        let name = format!("guest{guests}");
-        let mut guest = tenant(&host, &name, ["20%", "5%", "12%"][guests as usize % 3]);
+        others += 1;
+        let name = format!("other{others}");
+        let mut other = tenant(&host, &name, ["20%", "5%", "12%"][others as usize % 3]);
         let mut minutes = |minutes: u64| {
             let from = usage().now_ns;
             until("the device's time goes on", || {
@@ -114,27 +114,27 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
         minutes(2);
         succeeded(&finish(&mut host.divvy(["resize", &name, "--compute", "10%"])));
         minutes(2);
-        match guests % 4 {
-            0 => guest.signal(Signal::KILL),
-            1 => processes::signal(guest.keeper(), Signal::KILL),
-            2 => drop(guest.ask("fault")),
+        match others % 4 {
+            0 => other.signal(Signal::KILL),
+            1 => processes::signal(other.page_server(), Signal::KILL),
+            2 => drop(other.ask("fault")),
             _ => {}
         }
-        if guests % 4 == 3 {
-            assert!(guest.end().success());
-        } else if guests % 4 == 1 {
+        if others % 4 == 3 {
+            assert!(other.end().success());
+        } else if others % 4 == 1 {
             // Its page server is gone: it goes on under its limit until it ends.
             minutes(1);
-            guest.signal(Signal::KILL);
-            let _keeper = guest.wait();
+            other.signal(Signal::KILL);
+            let _page_server = other.wait();
         } else {
-            let _failed = guest.wait();
+            let _failed = other.wait();
         }
-        until("the guest's slice is gone", || {
+        until("the slice of the tenant that came is gone", || {
             (host.slices().len() == 2).then_some(())
         });
         minutes(1);
-        if guests == 4 {
+        if others == 4 {
             early = Some(Held::by(agent, &host.run_directory()));
         }
     }
@@ -147,8 +147,8 @@ fn hours_of_coming_and_going_leave_shares_as_they_were_and_nothing_behind() {
     });
     let mean = mean_of(parts);
     eprintln!(
-        "{:.2} h of the device's time, {guests} guests; the first of the two who stay had of what both had (37.5 %): first hour \
-         {:.2} %, last {:.2}, mean {mean:.2}, from {least:.2} to {most:.2}; the agent after 4 guests {early:?}, at the end {late:?}",
+        "{:.2} h of the device's time, {others} other tenants; the first of the two who stay had of what both had (37.5 %): first hour \
+         {:.2} %, last {:.2}, mean {mean:.2}, from {least:.2} to {most:.2}; the agent after 4 of them {early:?}, at the end {late:?}",
         (usage().now_ns - begin) as f64 / HOUR as f64,
         parts[0],
         parts[parts.len() - 1],

@@ -200,7 +200,7 @@ fn a_killed_program_gives_both_back_and_an_agents_death_takes_neither() {
 }
 
 #[test]
-fn a_lasting_slice_of_two_outlives_its_keeper_and_its_agent() {
+fn a_lasting_slice_of_two_outlives_its_page_server_and_its_agent() {
     let host = Host::with_devices("h100*2");
     let words = ["slice", "create", "pair", "--memory", "1GiB", "--device", "0,1"];
     let said = succeeded(&finish(&mut host.divvy(words)));
@@ -211,13 +211,13 @@ fn a_lasting_slice_of_two_outlives_its_keeper_and_its_agent() {
     assert_eq!(tenant.use_device(1), Ok(()));
     assert_eq!(tenant.allocate(800 * MIB), Ok(()));
 
-    let keeper = || {
+    let page_server = || {
         let shown = host.json(["inspect", "pair"]);
-        u32::try_from(shown["keeper_pid"].as_u64().expect("a keeper")).expect("a process id")
+        u32::try_from(shown["page_server_pid"].as_u64().expect("a page server")).expect("a process id")
     };
-    let first = keeper();
+    let first = page_server();
     processes::signal(first, Signal::KILL);
-    until("another keeper", || (keeper() != first).then_some(()));
+    until("another page server", || (page_server() != first).then_some(()));
     // It hands out the same pages, of both devices.
     let mut command = host.divvy(["run", "--slice", "pair", "--"]);
     command.arg(probe());
@@ -227,7 +227,7 @@ fn a_lasting_slice_of_two_outlives_its_keeper_and_its_agent() {
     assert_eq!(used(&host, "pair"), [0, 800 * MIB]);
     assert!(late.end().success());
 
-    processes::signal(keeper(), Signal::KILL);
+    processes::signal(page_server(), Signal::KILL);
     host.kill_agent();
     // Both are gone: what the program holds is not known, and all of both shares is counted.
     let shown = host.json(["inspect", "pair"]);
@@ -235,7 +235,7 @@ fn a_lasting_slice_of_two_outlives_its_keeper_and_its_agent() {
     assert_eq!(used(&host, "pair"), [GIB, GIB]);
     assert!(tenant.end().success());
     let mut again = None;
-    until("it has pages and a keeper again", || {
+    until("it has pages and a page server again", || {
         let mut command = host.divvy(["run", "--slice", "pair", "--", "true"]);
         let output = finish(&mut command);
         again = Some(stderr(&output));

@@ -25,9 +25,9 @@ fn create(host: &Host, name: &str, memory: &str) {
 }
 
 /// The process that keeps the slice now.
-fn keeper(host: &Host, name: &str) -> u32 {
-    let pid = host.json(["inspect", name])["keeper_pid"].as_u64();
-    u32::try_from(pid.expect("a keeper")).expect("a process id")
+fn page_server(host: &Host, name: &str) -> u32 {
+    let pid = host.json(["inspect", name])["page_server_pid"].as_u64();
+    u32::try_from(pid.expect("a page server")).expect("a process id")
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn it_survives_the_agent() {
     create(&host, "alice", "1GiB");
     let mut tenant = joined(&host, "alice");
     assert_eq!(tenant.allocate(700 * MIB), Ok(()));
-    let before = keeper(&host, "alice");
+    let before = page_server(&host, "alice");
     host.kill_agent();
 
     // A program that joins starts the next agent.
     let mut late = joined(&host, "alice");
     assert_eq!(late.allocate(400 * MIB), Err("CUDA_ERROR_OUT_OF_MEMORY".into()));
-    assert_eq!(keeper(&host, "alice"), before, "the keeper went on");
+    assert_eq!(page_server(&host, "alice"), before, "the page server went on");
     assert_eq!(host.slice("alice").processes.len(), 2);
     // Deleting it would end what runs in it: that has to be said.
     let refused = finish(&mut host.divvy(["slice", "delete", "alice"]));
@@ -74,21 +74,21 @@ fn it_survives_the_agent() {
     assert!(stderr(&refused).contains("error[D0026]"), "{}", stderr(&refused));
     succeeded(&finish(&mut host.divvy(["slice", "delete", "alice", "--yes"])));
     assert!(host.slices().is_empty());
-    until("its keeper is gone", || {
+    until("its page server is gone", || {
         (!processes::is_alive(before)).then_some(())
     });
 }
 
 #[test]
-fn a_killed_keeper_is_replaced_and_the_running_keep_their_pages() {
+fn a_killed_page_server_is_replaced_and_the_running_keep_their_pages() {
     let host = Host::new();
     create(&host, "alice", "1GiB");
     let mut tenant = joined(&host, "alice");
     assert_eq!(tenant.allocate(700 * MIB), Ok(()));
-    let first = keeper(&host, "alice");
+    let first = page_server(&host, "alice");
     processes::signal(first, Signal::KILL);
-    until("another keeper", || {
-        (keeper(&host, "alice") != first).then_some(())
+    until("another page server", || {
+        (page_server(&host, "alice") != first).then_some(())
     });
 
     // The same limit, the same ledger: a newcomer finds what is held.
@@ -101,15 +101,15 @@ fn a_killed_keeper_is_replaced_and_the_running_keep_their_pages() {
 }
 
 #[test]
-fn with_keeper_and_agent_dead_it_is_whole_again_once_its_programs_have_ended() {
+fn with_page_server_and_agent_dead_it_is_whole_again_once_its_programs_have_ended() {
     let host = Host::new();
     create(&host, "alice", "1GiB");
     let mut tenant = joined(&host, "alice");
     assert_eq!(tenant.allocate(700 * MIB), Ok(()));
-    let first = keeper(&host, "alice");
+    let first = page_server(&host, "alice");
     host.kill_agent();
     processes::signal(first, Signal::KILL);
-    until("the keeper is gone", || {
+    until("the page server is gone", || {
         (!processes::is_alive(first)).then_some(())
     });
 
@@ -117,12 +117,12 @@ fn with_keeper_and_agent_dead_it_is_whole_again_once_its_programs_have_ended() {
 }
 
 #[test]
-fn a_keeper_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_are_in_use() {
+fn a_page_server_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_are_in_use() {
     let host = Host::new();
     create(&host, "alice", "1GiB");
     let mut tenant = joined(&host, "alice");
     assert_eq!(tenant.allocate(700 * MIB), Ok(()));
-    let first = keeper(&host, "alice");
+    let first = page_server(&host, "alice");
     let id = host.json(["inspect", "alice"])["id"].clone();
     let id = id.as_str().expect("an id");
     host.kill_agent();
@@ -130,7 +130,7 @@ fn a_keeper_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_ar
     // As an agent does that dies before it has handed the pages over.
     let folder = host.run_directory().join("slices").join(id);
     let listen = |name: &str| {
-        std::fs::remove_file(folder.join(name)).expect("the dead keeper's");
+        std::fs::remove_file(folder.join(name)).expect("the dead page server's");
         UnixListener::bind(folder.join(name)).expect("a socket")
     };
     let sockets = Sockets {
@@ -142,8 +142,11 @@ fn a_keeper_whose_agent_died_before_it_had_pages_gets_no_others_while_the_old_ar
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     give(&ours, &sockets).expect("given");
     drop(sockets);
-    let mut keeper = host.divvy(["keep", id]);
-    let mut second = keeper.stdin(OwnedFd::from(theirs)).spawn().expect("a keeper");
+    let mut page_server = host.divvy(["keep", id]);
+    let mut second = page_server
+        .stdin(OwnedFd::from(theirs))
+        .spawn()
+        .expect("a page server");
     counted_whole_until_it_ends(&host, tenant);
     until("it has gone", || second.try_wait().expect("a child"));
 }

@@ -178,7 +178,7 @@ fn a_daemon_is_inside_the_slice_that_it_was_started_in() {
 }
 
 #[test]
-fn nobody_changes_the_limits_of_the_slice_that_he_is_in() {
+fn no_program_changes_the_limits_of_the_slice_that_it_is_in() {
     let host = Host::new();
     let _other = host.probe("other", "1GiB");
     for (script, code) in [

@@ -112,7 +112,7 @@ fn what_cannot_be_given_is_the_containers_status_and_nothing_is_left() {
         ("divvy.dev/memroy", "1GiB", "D0063"),
         ("divvy.dev/device", "7", "D0011"),
         ("divvy.dev/compute", "0%", "D0002"),
-        ("divvy.dev/slice", "nobodys", "D0020"),
+        ("divvy.dev/slice", "unknown", "D0020"),
         ("divvy.dev/slice", "../../etc", "D0020"),
     ] {
         let pod = kubelet.pod("train", &[(key, value), (&name, "1GiB")]);

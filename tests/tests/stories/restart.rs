@@ -150,7 +150,7 @@ fn a_slice_goes_with_its_container_though_all_of_ours_were_killed() {
     let mut tenant = Tenant::start_in_container(podman.run_by_divvy(&flags, &image, &["/bin/probe"]));
     assert_eq!(tenant.allocate(100 * MIB), Ok(()));
     until("the slice goes with the container's folder", || {
-        host.json(["ps"])["items"][0]["attendant"]["path"]
+        host.json(["ps"])["items"][0]["lifetime_anchor"]["path"]
             .is_string()
             .then_some(())
     });
@@ -172,7 +172,7 @@ fn a_slice_goes_with_its_container_though_all_of_ours_were_killed() {
 /// A wrapper that is killed, or a `delete` that goes past it: what it made goes with the container's first process, or with
 /// the wrapper where the container came to nothing.
 #[test]
-fn a_slice_of_the_wrappers_is_left_behind_by_nobody() {
+fn no_slice_of_the_wrappers_is_left_behind() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);
@@ -180,7 +180,9 @@ fn a_slice_of_the_wrappers_is_left_behind_by_nobody() {
     succeeded(&finish(&mut podman.kept_over_wrapper(&flags, &image, &SLEEPS)));
     is_inside(&podman);
     let shown = host.json(["ps"])["items"][0].clone();
-    let first = shown["attendant"]["process"]["pid"].as_u64().expect("a process");
+    let first = shown["lifetime_anchor"]["process"]["pid"]
+        .as_u64()
+        .expect("a process");
     let first = u32::try_from(first).expect("a number");
     assert_eq!(processes::arguments(first)[..2], SLEEPS);
     // The wrapper is not called: the runtime below deletes it.

@@ -257,10 +257,10 @@ fn a_slice_of_an_older_layout_is_shown_keeps_its_limit_and_is_left_alone() {
     let Some(system) = System::new() else { return };
     let (alice, bob) = (&system.users.alice, &system.users.bob);
     let id = system.slice_of(alice, "old", "1GiB");
-    let keeper = system.json(["inspect", "old"])["keeper_pid"].as_u64();
-    let keeper = u32::try_from(keeper.expect("a keeper")).expect("a process's number");
+    let page_server = system.json(["inspect", "old"])["page_server_pid"].as_u64();
+    let page_server = u32::try_from(page_server.expect("a page server")).expect("a process's number");
     system.stop_agent();
-    processes::signal(keeper, Signal::KILL);
+    processes::signal(page_server, Signal::KILL);
     // As versions made it that gave the slice's folder to its user: she listens there herself.
     let folder = system.slice_folder(&id);
     fs::remove_dir_all(&folder).expect("the folder");

@@ -16,7 +16,7 @@ fn start(host: &Host, part: &[&str]) -> Option<(Tenant, Value)> {
 }
 
 #[test]
-fn a_forked_child_has_no_context_and_leaves_the_parents_books_alone() {
+fn a_forked_child_has_no_context_and_leaves_the_parents_charges_alone() {
     let host = Host::new();
     let Some((mut tenant, first)) = start(&host, &["fork_after_use"]) else {
         return;

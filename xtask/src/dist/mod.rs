@@ -226,10 +226,10 @@ mod tests {
                 "{built_with} is built with"
             );
         }
-        for stranger in ["proptest", "insta", "loom", "assert_cmd", "cudarc"] {
+        for dependency in ["proptest", "insta", "loom", "assert_cmd", "cudarc"] {
             assert!(
-                registry.iter().all(|(name, _)| *name != stranger),
-                "{stranger} is of tests"
+                registry.iter().all(|(name, _)| *name != dependency),
+                "{dependency} is of tests"
             );
         }
         assert!(!ours.contains(&"xtask") && !ours.contains(&"divvy-tests"));

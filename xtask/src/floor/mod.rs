@@ -181,14 +181,14 @@ fn check_dependencies(package: &str) -> anyhow::Result<()> {
         bail!("cargo tree: {}", String::from_utf8_lossy(&output.stderr));
     }
     let tree = String::from_utf8(output.stdout)?;
-    let strangers = strangers(&tree);
-    if !strangers.is_empty() {
-        bail!("{package} depends on {strangers:?}, which no drop-in in front of another may");
+    let not_permitted = not_permitted(&tree);
+    if !not_permitted.is_empty() {
+        bail!("{package} depends on {not_permitted:?}, which no drop-in in front of another may");
     }
     Ok(())
 }
 
-fn strangers(tree: &str) -> BTreeSet<&str> {
+fn not_permitted(tree: &str) -> BTreeSet<&str> {
     tree.lines()
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| !PERMITTED.contains(name))
@@ -234,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_among_the_dependencies_is_named() {
-        assert!(strangers("libc v0.2.1\nrustix v1.1.6 (*)\n").is_empty());
-        assert_eq!(strangers("libc v0.2.1\ntracing v0.1.4\n"), ["tracing"].into());
+    fn a_dependency_that_is_not_permitted_is_named() {
+        assert!(not_permitted("libc v0.2.1\nrustix v1.1.6 (*)\n").is_empty());
+        assert_eq!(not_permitted("libc v0.2.1\ntracing v0.1.4\n"), ["tracing"].into());
     }
 
     #[test]

@@ -66,7 +66,10 @@ const KINDS: &[(&str, Body)] = &[
     ),
     (
         "EngineConfiguration",
-        Of("crates/divvy/src/verbs/container/runtime.rs", "Told"),
+        Of(
+            "crates/divvy/src/verbs/container/runtime.rs",
+            "EngineConfiguration",
+        ),
     ),
     ("Environment", Of("crates/divvy/src/verbs/run.rs", "Observation")),
     ("Error", Of("crates/model/src/fault.rs", "Fault")),

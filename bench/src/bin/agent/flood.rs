@@ -17,7 +17,7 @@ pub enum Flood {
     /// 10,000 that say nothing
     Silent,
     /// 200 activations of a slice whose page server does not answer
-    StuckKeepers,
+    StuckPageServers,
     /// 5,600 questions a second, by 64 threads
     Questions,
     /// Places in the queue without end, from 16 processes
@@ -28,7 +28,7 @@ impl Flood {
     pub const ALL: [Self; 5] = [
         Self::HalfOpen,
         Self::Silent,
-        Self::StuckKeepers,
+        Self::StuckPageServers,
         Self::Questions,
         Self::Queue,
     ];
@@ -37,7 +37,7 @@ impl Flood {
         match self {
             Self::HalfOpen => "1,100 half-open connections",
             Self::Silent => "10,000 silent connections",
-            Self::StuckKeepers => "200 stuck keepers",
+            Self::StuckPageServers => "200 stuck page servers",
             Self::Questions => "56,000 requests in 10 s",
             Self::Queue => "a flood of the queue",
         }
@@ -48,7 +48,7 @@ impl Flood {
         match self {
             Self::HalfOpen => "half-open",
             Self::Silent => "silent",
-            Self::StuckKeepers => "stuck-keepers",
+            Self::StuckPageServers => "stuck-page-servers",
             Self::Questions => "questions",
             Self::Queue => "queue",
         }
@@ -73,7 +73,7 @@ impl Flood {
                 b"GET /v1/slices HTTP/1.1\r\nhost: d",
             )),
             Self::Silent => Ok(hold(socket, duration, 10_000, b"")),
-            Self::StuckKeepers => stuck_keepers(socket, duration),
+            Self::StuckPageServers => stuck_page_servers(socket, duration),
             Self::Questions => {
                 let each = Duration::from_secs(64) / 5600;
                 Ok(ask(socket, duration, 64, each, &message("GET", "/v1/slices", "")))
@@ -126,7 +126,7 @@ fn hold(socket: &Path, duration: Duration, count: usize, said: &[u8]) -> String 
 }
 
 /// Activates, again and again and 200 at once, a slice whose page server does not answer.
-fn stuck_keepers(socket: &Path, duration: Duration) -> anyhow::Result<String> {
+fn stuck_page_servers(socket: &Path, duration: Duration) -> anyhow::Result<String> {
     let ask = r#"{"request":{"memory":{"bytes":1073741824}},"command":["stuck"]}"#;
     let (status, answer) =
         exchange(socket, &message("POST", "/v1/slices", ask)).context("No slice was made")?;

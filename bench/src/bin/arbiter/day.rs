@@ -12,12 +12,12 @@ const HOUR: Nanos = 3600 * SECOND;
 /// Prints the shares of those who stay, by the hour, and what is left of those who went.
 pub fn print(hours: u64) -> anyhow::Result<()> {
     let scenario = scenario(hours);
-    let guests = scenario.actors.len() - 2;
+    let others = scenario.actors.len() - 2;
     let began = Instant::now();
     let outcome = run(&scenario);
     let took = began.elapsed().as_secs_f64();
     println!(
-        "\nA day: {hours} simulated hours, {guests} guests that come, are resized, and are killed, beside two that stay"
+        "\nA day: {hours} simulated hours, {others} tenants that come, are resized, and are killed, beside two that stay"
     );
     let (mut worst, mut first, mut last) = (0.0_f64, 0.0, 0.0);
     for hour in 0..hours {
@@ -40,7 +40,7 @@ pub fn print(hours: u64) -> anyhow::Result<()> {
     println!(
         "  tenants still registered: {} of {} (the two)",
         outcome.registered,
-        guests + 2
+        others + 2
     );
     println!(
         "  {took:.0} s: {:.0} x real time",
@@ -75,7 +75,7 @@ fn scenario(hours: u64) -> Scenario {
     let mut at = 10 * SECOND;
     while at + 60 * SECOND < hours * HOUR {
         let n = actors.len() as u64;
-        let guest = actors.len();
+        let other = actors.len();
         let terms = |random: &mut Random| {
             let share = Share::new(random.between(500, 3000) as u16).unwrap_or(Share::WHOLE);
             [Terms::soft(share), Terms::hard(share), Terms::weight(1)][random.between(0, 2) as usize]
@@ -92,12 +92,12 @@ fn scenario(hours: u64) -> Scenario {
         let stays = random.between(5 * SECOND, 40 * SECOND);
         steps.push(Step {
             at: at + stays / 2,
-            actor: guest,
+            actor: other,
             turn: Turn::Resize(terms(&mut random)),
         });
         steps.push(Step {
             at: at + stays,
-            actor: guest,
+            actor: other,
             turn: Turn::Kill,
         });
         at += stays + random.between(SECOND, 40 * SECOND);

@@ -8,6 +8,7 @@ mod faults;
 mod gaps;
 mod host;
 mod latency;
+mod long;
 mod measure;
 mod overhead;
 mod plot;
@@ -23,7 +24,7 @@ use host::{Host, Way};
 /// Compute shares, on the emulated device
 #[derive(Parser)]
 struct Args {
-    /// Only these parts: shares, latency, faults, overhead, plot; and, if it is named, gaps
+    /// Only these parts: shares, long, latency, faults, overhead, plot; and, if it is named, gaps
     only: Vec<String>,
     /// Seconds that each row lasts
     #[arg(long, default_value_t = 10)]
@@ -146,6 +147,9 @@ fn main() -> anyhow::Result<()> {
     let mut missed = 0;
     if wanted("shares") {
         missed += shares::print(&bench)?;
+    }
+    if wanted("long") {
+        missed += long::print(&bench)?;
     }
     if wanted("latency") {
         missed += latency::print(&bench)?;

@@ -58,6 +58,8 @@ pub fn greedy(lengths: &[Nanos], seed: u64) -> Work {
         // As deep as a training loop launches ahead.
         ahead: (4 * longest).max(20 * MILLISECOND),
         computes: false,
+        one_shape: false,
+        nodes: 0,
     }
 }
 

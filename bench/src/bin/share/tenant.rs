@@ -1,5 +1,7 @@
 //! The program under test: it keeps the device busy, or serves requests, and knows nothing of Divvy.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use divvy_arbiter::sim::Random;
-use divvy_bench::cuda::{Compute, Cuda, Mark, Spin};
+use divvy_bench::cuda::{Compute, Cuda, Executable, Mark, Spin, Step};
 use serde::{Deserialize, Serialize};
 
 /// What a tenant does, as its one argument says in JSON.
@@ -25,6 +27,12 @@ pub struct Work {
     pub ahead: u64,
     /// Its kernels compute, for as many rounds as have been seen to take their length; else they wait for a clock.
     pub computes: bool,
+    /// All lengths are of one function and shape: only the arguments tell them apart.
+    #[serde(default)]
+    pub one_shape: bool,
+    /// Each launch is a captured step of so many kernels, instantiated for this launch; 0: each is one kernel.
+    #[serde(default)]
+    pub nodes: u32,
 }
 
 /// What it launches.
@@ -33,23 +41,36 @@ struct Kernels {
     compute: Compute,
     /// Rounds that take a nanosecond, where kernels compute.
     rounds: Option<f64>,
+    one_shape: bool,
+    /// A captured step of each length, where launches are such.
+    steps: Vec<Step>,
+    /// Those that may run, the oldest first.
+    launched: RefCell<VecDeque<Executable>>,
 }
 
+/// Executable graphs that are kept: more than are in flight.
+const KEPT: usize = 32;
+
 impl Kernels {
-    fn new(cuda: &Cuda, computes: bool) -> anyhow::Result<Self> {
+    fn new(cuda: &Cuda, work: &Work) -> anyhow::Result<Self> {
         let (spin, compute) = (cuda.spin()?, cuda.compute()?);
         // Of a shape of its own: it is none of those that are measured.
         const WARMS_UP: u32 = 31;
         spin.launch(1_000, WARMS_UP)?;
         cuda.synchronize()?;
-        let rounds = match computes {
+        let rounds = match work.computes {
             true => Some(Self::measure(cuda, compute)?),
             false => None,
         };
+        let lengths = work.lengths.iter().filter(|_| work.nodes > 0);
+        let steps = lengths.map(|length| spin.capture(work.nodes, length / u64::from(work.nodes)));
         Ok(Self {
             spin,
             compute,
             rounds,
+            one_shape: work.one_shape,
+            steps: steps.collect::<Result<_, _>>()?,
+            launched: RefCell::default(),
         })
     }
 
@@ -68,8 +89,19 @@ impl Kernels {
 
     /// Launches the `kind`-th of the lengths.
     fn launch(&self, length: u64, kind: usize) -> anyhow::Result<()> {
+        if let Some(step) = self.steps.get(kind) {
+            let ready = step.instantiate()?;
+            ready.launch()?;
+            let mut launched = self.launched.borrow_mut();
+            launched.push_back(ready);
+            if launched.len() > KEPT {
+                launched.pop_front();
+            }
+            return Ok(());
+        }
+        let shape = if self.one_shape { 0 } else { kind as u32 };
         match self.rounds {
-            None => self.spin.launch(length, kind as u32),
+            None => self.spin.launch(length, shape),
             Some(rounds) => self.compute.launch((length as f64 * rounds).max(1.0) as u64),
         }
     }
@@ -88,7 +120,7 @@ pub struct Said {
 pub fn run(work: &Work) -> anyhow::Result<()> {
     let cuda = Cuda::load()?;
     cuda.begin()?;
-    let kernels = Kernels::new(&cuda, work.computes)?;
+    let kernels = Kernels::new(&cuda, work)?;
     println!("running {}", std::process::id());
     std::io::stdout().flush()?;
     // The first line says go, the end of the input says stop.

@@ -137,9 +137,9 @@ impl Admission {
             bypasses: enforcement.bypasses,
             created_at: clock::now(),
             emulated_spec: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
-            keeper_pid: (!ask.lasting).then_some(peer.pid),
-            keeper_start_ticks: if ask.lasting { 0 } else { peer.since },
-            attendant: match (ask.lasting, ask.attended, ask.container_within_ms) {
+            page_server_pid: (!ask.lasting).then_some(peer.pid),
+            page_server_start_ticks: if ask.lasting { 0 } else { peer.since },
+            lifetime_anchor: match (ask.lasting, ask.attended, ask.container_within_ms) {
                 (true, true, _) => Some(anchor::of_process(peer.pid)?),
                 (true, false, Some(within)) => Some(anchor::of_containers(within)),
                 _ => None,
@@ -179,7 +179,7 @@ impl Admission {
                 self.claims.take(state, device)?;
             }
         }
-        let slice = Slice::new(record.clone(), record.keeper_pid, &answer.devices);
+        let slice = Slice::new(record.clone(), record.page_server_pid, &answer.devices);
         // The process that was pinned as its page server is the caller, and no other process that has its number now.
         peer.require_life()?;
         state.slices.insert(id.clone(), slice);
@@ -223,11 +223,11 @@ impl Admission {
             let mut state = self.state.lock();
             let slice = state.find(id, peer)?;
             peer.may_change(slice.record.uid, self.uid)?;
-            if slice.record.lasting || slice.record.keeper_pid != Some(peer.pid) {
+            if slice.record.lasting || slice.record.page_server_pid != Some(peer.pid) {
                 return Err(Fault::new(
                     Code::NotAllowed,
                     format!(
-                        "process {} is not the keeper of slice {}",
+                        "process {} is not the page server of slice {}",
                         peer.pid, slice.record.name
                     ),
                 ));

@@ -14,10 +14,10 @@ use crate::admission::wanted::{Wanted, asks_for_nothing, join_of};
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
 use crate::holder::PageHolder;
 use crate::journal::Journal;
-use crate::life::attending::Attending;
+use crate::life::anchors::LifetimeAnchors;
 use crate::life::ending::Endings;
-use crate::life::keepers::Keepers;
 use crate::life::names::{default_slice_name, fresh_id};
+use crate::life::page_servers::PageServers;
 use crate::life::records::store;
 use crate::modes::keep::Modes;
 use crate::start::rundir::RunDir;
@@ -47,9 +47,9 @@ pub(crate) struct Requests {
     pub homes: Arc<Homes>,
     pub modes: Arc<Modes>,
     pub holder: Arc<PageHolder>,
-    pub keepers: Arc<Keepers>,
+    pub page_servers: Arc<PageServers>,
     pub endings: Arc<Endings>,
-    pub attending: Arc<Attending>,
+    pub anchors: Arc<LifetimeAnchors>,
 }
 
 impl Requests {
@@ -60,7 +60,7 @@ impl Requests {
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.admission.may_create(peer)?;
-        self.homes.members.ask_keepers(&self.state, peer.uid);
+        self.homes.members.ask_page_servers(&self.state, peer.uid);
         let wanted = match self.resolve(peer, ask)? {
             Resolved::Done(created) => return self.prepared(*created, ask.dry_run),
             Resolved::Wanted(wanted) => wanted,
@@ -71,7 +71,7 @@ impl Requests {
             let attempt = {
                 let mut state = self.state.lock();
                 // A container that was just removed no longer has its name.
-                self.attending.delete_unattended(&mut state);
+                self.anchors.delete_unanchored(&mut state);
                 let ahead = self.line.serve(&mut state);
                 self.admission.try_create(&mut state, peer, &wanted, &ahead)
             };
@@ -191,7 +191,7 @@ impl Requests {
             return Ok(created);
         }
         let id = &created.slice.id;
-        if let Err(fault) = self.keepers.keep_up(id) {
+        if let Err(fault) = self.page_servers.keep_up(id) {
             let _no_longer = self.endings.delete(&mut self.state.lock(), id);
             return Err(fault);
         }
@@ -229,7 +229,7 @@ impl Requests {
         let slice = state.slices.values_mut().find(|slice| {
             let record = &slice.record;
             record.state == SliceState::Starting
-                && record.keeper_pid == Some(peer.pid)
+                && record.page_server_pid == Some(peer.pid)
                 && record.uid == peer.uid
                 && slice.pages.is_none()
         })?;
@@ -279,7 +279,7 @@ impl Requests {
     /// A place at the end of the queue, or the slice if one was free without waiting.
     fn enter(&self, peer: Peer, ask: &Wait) -> Result<Result<String, CreatedSlice>, Fault> {
         self.admission.may_create(peer)?;
-        self.homes.members.ask_keepers(&self.state, peer.uid);
+        self.homes.members.ask_page_servers(&self.state, peer.uid);
         let wanted = match self.resolve(peer, &ask.ask)? {
             Resolved::Done(created) => return self.prepared(*created, ask.ask.dry_run).map(Err),
             Resolved::Wanted(wanted) => *wanted,
@@ -335,7 +335,7 @@ impl Requests {
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], and what keeps the slice from being joined.
     pub fn join(&self, peer: Peer, which: &str, ask: &Join) -> Result<CreatedSlice, Fault> {
-        self.homes.members.ask_keepers(&self.state, peer.uid);
+        self.homes.members.ask_page_servers(&self.state, peer.uid);
         let id = {
             let mut state = self.state.lock();
             let slice = state.find(which, peer)?;
@@ -359,7 +359,7 @@ impl Requests {
         if !ask.dry_run {
             self.modes.prepare(&id)?;
         }
-        self.keepers.keep_up(&id)?;
+        self.page_servers.keep_up(&id)?;
         let mut state = self.state.lock();
         let slice = state.find(&id, peer)?;
         if !ask.dry_run {

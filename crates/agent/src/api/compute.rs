@@ -103,5 +103,6 @@ pub struct ComputeRecord {
     /// Leases that were outlasted by so much that the device went to others.
     pub expired_total: u64,
     /// Device time that the driver saw and no slice was charged for.
-    pub escaped_ns: u64,
+    #[serde(alias = "escaped_ns")]
+    pub uncharged_ns: u64,
 }

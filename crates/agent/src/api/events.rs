@@ -23,7 +23,8 @@ pub enum EventKind {
     /// No work of an expired lease is in flight any more.
     Recovered,
     /// A slice's processes use the device without being charged for it.
-    Escaped,
+    #[serde(alias = "escaped")]
+    Uncharged,
     /// A device's slices page their memory to and fro: leases are longer until they no longer do.
     Thrashing,
     /// A device's slices no longer page to and fro.
@@ -51,7 +52,7 @@ impl EventKind {
             Self::Overdue => "overdue",
             Self::Expired => "expired",
             Self::Recovered => "recovered",
-            Self::Escaped => "escaped",
+            Self::Uncharged => "uncharged",
             Self::Thrashing => "thrashing",
             Self::Settled => "settled",
             Self::Bypassed => "bypassed",

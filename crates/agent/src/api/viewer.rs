@@ -42,8 +42,8 @@ impl Viewer {
         slice.processes.clear();
         slice.runs.clear();
         slice.containers.clear();
-        slice.keeper_pid = None;
-        slice.attendant = None;
+        slice.page_server_pid = None;
+        slice.lifetime_anchor = None;
         // Both fields name processes and paths.
         slice.warnings.clear();
         slice.trouble = None;
@@ -88,9 +88,9 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "id": "0123abcd", "name": "train", "uid": 1000, "device_uuid": "GPU-1", "memory_limit_bytes": 4,
             "memory_used_bytes": 3, "isolation": "cooperative", "policy": "strict", "created_at": "now",
-            "command": ["train", "--token", "secret"], "keeper_pid": 7, "trouble": null, "warnings": ["process 9"],
+            "command": ["train", "--token", "secret"], "page_server_pid": 7, "trouble": null, "warnings": ["process 9"],
             "processes": [{ "pid": 9, "command": "train", "memory_used_bytes": 3 }],
-            "runs": [{ "pid": 8, "start_ticks": 1, "command": ["train"] }], "attendant": { "path": "/home/a/x" },
+            "runs": [{ "pid": 8, "start_ticks": 1, "command": ["train"] }], "lifetime_anchor": { "path": "/home/a/x" },
         }))
         .expect("a record")
     }
@@ -106,7 +106,7 @@ mod tests {
         for hidden in ["secret", "train\"]", "process 9", "/home/a", "start_ticks"] {
             assert!(!text.contains(hidden), "{hidden}: {text}");
         }
-        assert!(others.processes.is_empty() && others.keeper_pid.is_none());
+        assert!(others.processes.is_empty() && others.page_server_pid.is_none());
         assert_eq!((others.name.as_str(), others.uid), ("train", 1000));
         assert_eq!(others.shares.first.memory_used_bytes.0, 3);
 

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_device_is_shared_with_nobody() {
+    fn a_whole_device_is_shared_with_no_other_slice() {
         let device = device();
         let mut view = view(&device, &[], 0);
         view.limits.oversubscription = 2.0;

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_mean_is_refused() {
+    fn invalid_terms_are_refused() {
         let weight = |weight| ComputeTerms {
             weight: Some(Weight(weight)),
             ..ComputeTerms::default()

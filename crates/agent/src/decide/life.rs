@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use divvy_model::Attendant;
+use divvy_model::LifetimeAnchor;
 
 /// The decision on a slice after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +42,11 @@ pub enum Sight {
     Missed,
 }
 
-/// The result of a round at `now` (seconds since the epoch) for a slice that goes with `attendant`. `seen`: the slice
+/// The result of a round at `now` (seconds since the epoch) for a slice that goes with `anchor`. `seen`: the slice
 /// has a container.
 #[must_use]
-pub fn sight_of(attendant: &Attendant, seen: bool, now: u64) -> Sight {
-    let Attendant::Containers { until_unix_s, taken } = attendant else {
+pub fn sight_of(anchor: &LifetimeAnchor, seen: bool, now: u64) -> Sight {
+    let LifetimeAnchor::Containers { until_unix_s, taken } = anchor else {
         return Sight::Nothing;
     };
     match (seen, *taken) {

@@ -5,7 +5,7 @@ use divvy_model::{Bytes, Code, DeviceRecord, DeviceShare, Fault, Isolation, Memo
 
 use crate::decide::admission::DeviceView;
 use crate::decide::family::Family;
-use crate::decide::placement::{Asked, Placed, Refusals, device_of, shown_inside};
+use crate::decide::placement::{Placed, PlacementRequest, Refusals, device_of, shown_inside};
 use crate::decide::queue::Ahead;
 use crate::decide::rules::Rules;
 
@@ -90,7 +90,7 @@ impl Parent<'_> {
         &self,
         rules: &Rules<'_>,
         inventory: &Inventory,
-        asked: &Asked<'_>,
+        asked: &PlacementRequest<'_>,
         ahead: &Ahead,
     ) -> Result<Placed, Fault> {
         let record = self.record;

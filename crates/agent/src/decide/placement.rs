@@ -17,7 +17,7 @@ use crate::decide::rules::{Rules, Tenants, UsedOn};
 
 /// The device part of a request.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct PlacementRequest<'a> {
     /// The request.
     pub request: &'a SliceRequest,
     /// The caller's CUDA_VISIBLE_DEVICES, where it is set.
@@ -205,7 +205,10 @@ impl Question<'_> {
 ///
 /// # Errors
 /// [`Code::NotVisible`], [`Code::NoMig`], [`Code::OneSlice`].
-pub fn candidates(inventory: &Inventory, asked: &Asked<'_>) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
+pub fn candidates(
+    inventory: &Inventory,
+    asked: &PlacementRequest<'_>,
+) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
     let visible = asked.visible.map(|text| (text, seen(inventory, asked, text)));
     let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
     if asked.request.terms.sharing.mode == Mode::Mig {
@@ -319,7 +322,7 @@ pub fn choose(
 
 /// The devices that a request may have, divided or not.
 #[must_use]
-pub fn meant(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRecord> {
+pub fn meant(inventory: &Inventory, asked: &PlacementRequest<'_>) -> Vec<DeviceRecord> {
     match (asked.visible, asked.chosen.is_empty()) {
         (_, false) => asked.chosen.clone(),
         (Some(text), true) => seen(inventory, asked, text),
@@ -466,7 +469,7 @@ fn in_line(device: &DeviceRecord, waiters: usize) -> Fault {
 }
 
 /// The devices that CUDA_VISIBLE_DEVICES=`text` shows, in the program's order.
-fn seen(inventory: &Inventory, asked: &Asked<'_>, text: &str) -> Vec<DeviceRecord> {
+fn seen(inventory: &Inventory, asked: &PlacementRequest<'_>, text: &str) -> Vec<DeviceRecord> {
     let all = default_candidates(inventory, asked);
     // Where there is hardware, the variable refers to that.
     let hardware = all.iter().any(|device| device.kind != DeviceKind::Emulated);
@@ -488,7 +491,11 @@ fn seen(inventory: &Inventory, asked: &Asked<'_>, text: &str) -> Vec<DeviceRecor
 ///
 /// # Errors
 /// [`Code::NotVisible`] where it shows none of them.
-pub fn shown_inside(inventory: &Inventory, asked: &Asked<'_>, own: &[String]) -> Result<Vec<String>, Fault> {
+pub fn shown_inside(
+    inventory: &Inventory,
+    asked: &PlacementRequest<'_>,
+    own: &[String],
+) -> Result<Vec<String>, Fault> {
     // The variable that the slice itself sets is not read again: it names all devices.
     let Some(text) = asked.visible.filter(|text| *text != own.join(",")) else {
         return Ok(own.to_vec());
@@ -513,7 +520,7 @@ pub fn shown_inside(inventory: &Inventory, asked: &Asked<'_>, own: &[String]) ->
 
 /// Without a selector: the emulated devices of the caller's own specification where they exist, else the machine's
 /// devices. An emulated device that was made by name is for requests that name it.
-fn default_candidates(inventory: &Inventory, asked: &Asked<'_>) -> Vec<DeviceRecord> {
+fn default_candidates(inventory: &Inventory, asked: &PlacementRequest<'_>) -> Vec<DeviceRecord> {
     let devices = &inventory.devices;
     let found = asked.own.iter().filter_map(|uuid| {
         let mut here = devices.iter();

@@ -40,8 +40,8 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
             Isolation::Env
         }
         Isolation::Cooperative => Isolation::Cooperative,
-        rung => {
-            lacking.push(format!("the `{rung}` isolation is not offered by this version"));
+        level => {
+            lacking.push(format!("the `{level}` isolation is not offered by this version"));
             Isolation::Cooperative
         }
     };
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_under_the_cooperative_rung_is_enforced() {
+    fn memory_under_the_cooperative_level_is_enforced() {
         let enforcement = enforce(&request()).expect("enforced");
         assert_eq!(
             (enforcement.isolation, enforcement.bypasses.len()),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_env_rung_limits_no_memory() {
+    fn the_env_level_limits_no_memory() {
         let mut request = request();
         request.terms.isolation = Isolation::Env;
         assert!(enforce(&request).is_err());

@@ -13,7 +13,7 @@ use divvy_model::{Code, Fault};
 
 use super::order::{Answer, Order, receive, send};
 use super::shelf::{Device, Rule, Shelf};
-use crate::keeper::{confine, door};
+use crate::page_server::{confine, door};
 
 /// The number of connections that are served at once, of all users.
 const MOST_OF_HOST: usize = 512;

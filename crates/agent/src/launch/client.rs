@@ -162,7 +162,7 @@ impl Client {
         self.of_slice(Method::POST, slice, "/join", Some(&body))
     }
 
-    /// Sets a lasting slice's attendant.
+    /// Sets a lasting slice's lifetime anchor.
     ///
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::Usage`].

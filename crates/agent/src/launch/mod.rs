@@ -22,9 +22,9 @@ use self::parts::Parts;
 use self::program::{cannot_run, check_program, first};
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
-use crate::keeper::Keeper;
 use crate::launch::client::Client;
 use crate::launch::supervise::{Watch, exit_code, let_go};
+use crate::page_server::PageServer;
 use crate::start::on_demand::ensure_agent;
 use crate::start::rundir::RunDir;
 
@@ -106,7 +106,7 @@ pub fn run(
     // ends this process, and the agent finds that the slice has no page server.
     let watch = Watch::begin()?;
     let keep = || -> Result<u8, Fault> {
-        let _keeper = match created.joined {
+        let _page_server = match created.joined {
             true => None,
             false => Some(take_up(run, &created, helpers, &mut agents)?),
         };
@@ -160,13 +160,13 @@ fn take_up(
     created: &CreatedSlice,
     helpers: &Helpers<'_>,
     agents: &mut Vec<Child>,
-) -> Result<Keeper, Fault> {
+) -> Result<PageServer, Fault> {
     let id = &created.slice.id;
     let mut insist = Insist { run, helpers, agents };
-    let keeper = insist.on(|| Keeper::fetch(run, id))?;
+    let page_server = insist.on(|| PageServer::fetch(run, id))?;
     let client = Client::new(run.clone());
     insist.on(|| client.activate(id))?;
-    Ok(keeper)
+    Ok(page_server)
 }
 
 /// Becomes the program, and unblocks the signals that `divvy run` blocks. Returns only on failure.
@@ -239,11 +239,11 @@ fn in_line(
         ask,
         ticket: None,
         told: None,
-        patience_ms: 0,
+        timeout_ms: 0,
     };
     loop {
         let left = limit.map_or(TIMEOUT, |limit| limit.saturating_sub(begin.elapsed()));
-        wait.patience_ms = u64::try_from(left.min(TIMEOUT).as_millis()).unwrap_or(0);
+        wait.timeout_ms = u64::try_from(left.min(TIMEOUT).as_millis()).unwrap_or(0);
         let standing = insist.on(|| client.wait(&wait))?;
         if let Some(created) = standing.created {
             return Ok(created);

@@ -43,7 +43,7 @@ pub(super) struct Report {
     pub settled: bool,
     /// Each process that ever launched has read that it is counted.
     pub counted: bool,
-    /// Their busy time, or their typical kernel, differs from the last look.
+    /// Their busy time or their typical kernel differs from the last look, or they have more in flight.
     pub news: bool,
     /// Some processes that were not there at the last look, by number where they gave one.
     pub newcomers: Vec<u32>,
@@ -128,7 +128,7 @@ impl Account {
 
     /// Some of its processes, by number where they gave one.
     pub fn host_pids(&self) -> Vec<u32> {
-        let pids = self.ledger().presences().map(|process| process.host_pid);
+        let pids = self.ledger().activities().map(|process| process.host_pid);
         pids.filter(|pid| *pid != 0).take(MOST).collect()
     }
 
@@ -200,7 +200,7 @@ impl Account {
         let (word, opened) = (self.word, self.opened);
         let mut seen = HashMap::with_capacity(self.seen.len());
         let (mut more, mut kernel, mut in_flight, mut launched) = (0_u64, 0, 0_u64, 0_u64);
-        for process in self.pages[self.place].ledger.presences() {
+        for process in self.pages[self.place].ledger.activities() {
             report.wants |= process.wants;
             report.busy |= process.busy;
             if process.launched > 0 {
@@ -226,7 +226,8 @@ impl Account {
         };
         self.unread = false;
         kernel = kernel.min(LONGEST_KERNEL);
-        report.news = more > 0 || kernel != self.kernel_ns;
+        // More in flight than before: a lease's end is waited for accordingly.
+        report.news = more > 0 || kernel != self.kernel_ns || in_flight > self.in_flight_ns;
         self.busy_ns = self.busy_ns.saturating_add(more);
         (self.kernel_ns, self.in_flight_ns, self.launched) = (kernel, in_flight, launched);
         self.looked_at = now;

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use divvy_arbiter::{DeviceId, MILLISECOND, Nanos, TenantId};
 
 use super::Leasing;
-use super::escape::{LEAST, Seen, escaped, totals};
 use super::leaseholder::Leaseholder;
 use super::meter::{Meter, Use, by_slice};
 use super::state::State;
+use super::uncharged::{LEAST, Seen, totals, uncharged};
 use crate::api::events::EventKind;
 
 impl Leasing {
@@ -59,12 +59,12 @@ impl State {
                 .view(TenantId(number), device)
                 .filter(|_| !leaseholder.lone)
             else {
-                self.escapes.seen.remove(&key);
+                self.audited.seen.remove(&key);
                 continue;
             };
             let none = Vec::new();
             let used = uses.get(leaseholder.member.id.as_str()).unwrap_or(&none);
-            let before = self.escapes.seen.get(&key);
+            let before = self.audited.seen.get(&key);
             if before.is_some_and(|before| now.saturating_sub(before.at) < LEAST) {
                 continue;
             }
@@ -75,41 +75,41 @@ impl State {
                 beyond: false,
             };
             if let Some(before) = before {
-                let escaped = escaped(before, &now_seen, used);
-                now_seen.beyond = escaped > 0;
-                let beyond = escaped > 0 && before.beyond;
-                self.note_escape(number, device, beyond.then_some(escaped));
+                let uncharged = uncharged(before, &now_seen, used);
+                now_seen.beyond = uncharged > 0;
+                let beyond = uncharged > 0 && before.beyond;
+                self.note_uncharged(number, device, beyond.then_some(uncharged));
             }
-            self.escapes.seen.insert(key, now_seen);
+            self.audited.seen.insert(key, now_seen);
         }
         let leaseholders = &self.leaseholders;
-        self.escapes
+        self.audited
             .seen
             .retain(|(number, _), _| leaseholders.contains_key(number));
     }
 
-    fn note_escape(&mut self, number: u64, device: DeviceId, escaped: Option<Nanos>) {
+    fn note_uncharged(&mut self, number: u64, device: DeviceId, uncharged: Option<Nanos>) {
         let Some(leaseholder) = self.leaseholders.get_mut(&number) else {
             return;
         };
-        let news = leaseholder.escape(escaped);
-        self.escaped_ns = self.escaped_ns.saturating_add(escaped.unwrap_or(0));
-        if let (true, Some(escaped)) = (news, escaped) {
+        let news = leaseholder.note_uncharged(uncharged);
+        self.uncharged_ns = self.uncharged_ns.saturating_add(uncharged.unwrap_or(0));
+        if let (true, Some(uncharged)) = (news, uncharged) {
             let message = format!(
                 "its processes used {} ms of the device that it was not charged for: they pass the gate",
-                escaped / MILLISECOND
+                uncharged / MILLISECOND
             );
-            self.note(number, Some(device), EventKind::Escaped, message);
+            self.note(number, Some(device), EventKind::Uncharged, message);
         }
     }
 }
 
 impl Leaseholder {
     /// Returns whether that is new.
-    fn escape(&mut self, escaped: Option<Nanos>) -> bool {
-        let before = std::mem::replace(&mut self.escapes, escaped.is_some());
-        self.escaped_ns = self.escaped_ns.saturating_add(escaped.unwrap_or(0));
-        self.escapes && !before
+    fn note_uncharged(&mut self, uncharged: Option<Nanos>) -> bool {
+        let before = std::mem::replace(&mut self.is_uncharged, uncharged.is_some());
+        self.uncharged_ns = self.uncharged_ns.saturating_add(uncharged.unwrap_or(0));
+        self.is_uncharged && !before
     }
 }
 

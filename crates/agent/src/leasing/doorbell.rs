@@ -58,7 +58,7 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
     let mut looks = 0;
     loop {
         // This is taken before the look, so that a ring from here on is not lost.
-        let rung = ledger.rung();
+        let rings = ledger.rings();
         if listener.ended.load(Relaxed) {
             return;
         }
@@ -87,7 +87,7 @@ fn serve(listener: &Arc<ListenerHandle>, leasing: &Weak<Leasing>, watcher: Optio
             watch_newcomers(listener, watcher, &mut watches);
         }
         pace.take(crowd);
-        let _rung = ledger.wait_doorbell(rung, if rest { SOON } else { LONG });
+        let _rings = ledger.wait_doorbell(rings, if rest { SOON } else { LONG });
     }
 }
 

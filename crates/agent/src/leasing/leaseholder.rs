@@ -33,9 +33,9 @@ pub(super) struct Leaseholder {
     /// The number of leases that were outlasted by so much that the device went to others.
     pub expired_total: u64,
     /// Its processes use the device without being charged.
-    pub escapes: bool,
+    pub is_uncharged: bool,
     /// The total of that time, in nanoseconds.
-    pub escaped_ns: Nanos,
+    pub uncharged_ns: Nanos,
 }
 
 impl Leaseholder {

@@ -126,6 +126,7 @@ impl State {
                 device: account.device,
                 busy: account.busy_ns,
                 kernel: account.kernel_ns,
+                in_flight: account.in_flight_ns,
             })
             .collect();
         for report in reports {
@@ -200,6 +201,7 @@ impl State {
                 device: account.device,
                 busy: account.busy_ns,
                 kernel: account.kernel_ns,
+                in_flight: account.in_flight_ns,
             })
             .collect();
         for report in leaseholders {

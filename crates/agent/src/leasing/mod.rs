@@ -21,7 +21,6 @@ mod alarm;
 mod audit;
 mod decide;
 mod doorbell;
-mod escape;
 mod figures;
 mod leaseholder;
 mod listener;
@@ -32,6 +31,7 @@ mod pidfd_watcher;
 mod shares;
 mod state;
 mod thrash;
+mod uncharged;
 mod views;
 
 use listener::ListenerHandle;

@@ -8,8 +8,8 @@ use divvy_arbiter::{
 };
 
 use super::account::{Account, Hold};
-use super::escape::Escapes;
 use super::leaseholder::Leaseholder;
+use super::uncharged::Audited;
 use super::{Member, shares};
 use crate::api::events::EventKind;
 use crate::journal::Incident;
@@ -46,9 +46,9 @@ pub(super) struct State {
     /// See above.
     pub expired_total: u64,
     /// The auditor's findings.
-    pub escapes: Escapes,
+    pub audited: Audited,
     /// Nanoseconds of device use that were charged to no slice.
-    pub escaped_ns: Nanos,
+    pub uncharged_ns: Nanos,
 }
 
 impl State {
@@ -68,8 +68,8 @@ impl State {
             refill: HashMap::new(),
             overdue_total: 0,
             expired_total: 0,
-            escapes: Escapes::default(),
-            escaped_ns: 0,
+            audited: Audited::default(),
+            uncharged_ns: 0,
         }
     }
 
@@ -203,8 +203,8 @@ impl State {
                 overdue: false,
                 overdue_total: 0,
                 expired_total: 0,
-                escapes: false,
-                escaped_ns: 0,
+                is_uncharged: false,
+                uncharged_ns: 0,
             },
         );
         let arrived = |terms| Event::Arrived {

@@ -17,7 +17,7 @@ pub(crate) struct Totals {
     /// Leases that were outlasted so that the device went to others.
     pub expired: u64,
     /// Nanoseconds of device use that were charged to no slice.
-    pub escaped_ns: u64,
+    pub uncharged_ns: u64,
 }
 
 impl Leasing {
@@ -36,8 +36,8 @@ impl Leasing {
                 return Vec::new();
             };
             let overstays = leaseholder.overdue.then_some(Condition::Overstays);
-            let escapes = leaseholder.escapes.then_some(Condition::Escapes);
-            overstays.into_iter().chain(escapes).collect()
+            let uncharged = leaseholder.is_uncharged.then_some(Condition::Uncharged);
+            overstays.into_iter().chain(uncharged).collect()
         })
     }
 
@@ -46,7 +46,7 @@ impl Leasing {
         self.with(|state, _| Totals {
             overdue: state.overdue_total,
             expired: state.expired_total,
-            escaped_ns: state.escaped_ns,
+            uncharged_ns: state.uncharged_ns,
         })
     }
 }
@@ -121,6 +121,6 @@ fn view(state: &State, number: u64, leaseholder: &Leaseholder, account: &Account
         launched: account.launched,
         overdue_total: leaseholder.overdue_total,
         expired_total: leaseholder.expired_total,
-        escaped_ns: leaseholder.escaped_ns,
+        uncharged_ns: leaseholder.uncharged_ns,
     }
 }

@@ -85,7 +85,7 @@ impl Adoption {
                     slice.damage = Some(fault);
                 }
                 Err(RecallFailure::Dead) if !slice.is_kept() => {
-                    slice.set_keeper(None);
+                    slice.set_page_server(None);
                     slice.missing = Some(lost());
                 }
                 Err(RecallFailure::Dead | RecallFailure::Waiting | RecallFailure::Late(_)) => {}
@@ -130,30 +130,30 @@ impl Adoption {
             }
         }
         let here = state.inventory.devices.clone();
-        let keeper = record.keeper_pid;
+        let page_server = record.page_server_pid;
         let mut slice = match outcome {
             Ok(pages) => {
-                let mut slice = Slice::new(record, keeper, &here);
+                let mut slice = Slice::new(record, page_server, &here);
                 slice.take_back(pages);
                 slice
             }
-            Err(RecallFailure::Waiting) if !record.lasting => Slice::new(record, keeper, &here),
+            Err(RecallFailure::Waiting) if !record.lasting => Slice::new(record, page_server, &here),
             // The slice was admitted a moment ago: its `divvy run` does not listen yet.
             Err(RecallFailure::Dead)
                 if record.state == SliceState::Starting
-                    && keeper.is_some_and(|keeper| life(keeper) != Life::Gone) =>
+                    && page_server.is_some_and(|page_server| life(page_server) != Life::Gone) =>
             {
-                Slice::new(record, keeper, &here)
+                Slice::new(record, page_server, &here)
             }
             Err(RecallFailure::Late(fault)) => {
                 tracing::warn!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
-                let mut slice = Slice::new(record, keeper, &here);
+                let mut slice = Slice::new(record, page_server, &here);
                 slice.missing = Some(fault);
                 slice
             }
             Err(RecallFailure::Unusable(fault)) => {
                 tracing::error!(slice = record.name, code = %fault.code, "{fault}: {}", fault.causes.join(": "));
-                let mut slice = Slice::new(record, keeper, &here);
+                let mut slice = Slice::new(record, page_server, &here);
                 slice.damage = Some(fault);
                 slice
             }
@@ -224,5 +224,5 @@ fn lost() -> Fault {
         Code::SliceGone,
         "the slice's pages are lost, and what it holds is not known",
     )
-    .cause("its keeper and the agent died while its processes live; its limit is kept until they end")
+    .cause("its page server and the agent died while its processes live; its limit is kept until they end")
 }

@@ -14,7 +14,7 @@ use crate::api::{Described, Share, ShareDevices};
 use crate::files::Folder;
 use crate::holder::PageHolder;
 use crate::launch::stage::{DropIns, second_name, stage_for_containers};
-use crate::life::attending::Attending;
+use crate::life::anchors::LifetimeAnchors;
 use crate::life::described::{PRELOAD, remember};
 use crate::start::rundir::RunDir;
 use crate::start::rundir::{BOXES, CONTAINERS, ENTER_ONLY};
@@ -82,7 +82,7 @@ pub(crate) struct Containers {
     pub uid: u32,
     pub state: Shared,
     pub holder: Arc<PageHolder>,
-    pub attending: Arc<Attending>,
+    pub anchors: Arc<LifetimeAnchors>,
 }
 
 impl Containers {
@@ -106,7 +106,7 @@ impl Containers {
             let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
             self.holder.hold_granted(&uuids)?;
         }
-        self.attending.watch_for_container(&slice);
+        self.anchors.watch_for_container(&slice);
         Ok(parts)
     }
 

@@ -75,7 +75,7 @@ impl Endings {
         if slice.record.lasting {
             return self.delete(&mut state, &id);
         }
-        slice.set_keeper(None);
+        slice.set_page_server(None);
         self.settle(&mut state, &id);
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Endings {
             if self.journal.may_log(slice.record.uid) {
                 tracing::warn!(
                     slice = slice.record.name,
-                    "the slice's keeper is gone, its processes are not"
+                    "the slice's page server is gone, its processes are not"
                 );
             }
             let record = slice.stored_form();
@@ -137,7 +137,7 @@ impl Endings {
                 .cause("the system does not tell")
                 .hint("`divvy inspect` says more; try again"));
             }
-            slice.end_keeper();
+            slice.end_page_server();
         }
         if self.journal.may_log(shown.uid) {
             tracing::info!(slice = shown.name, "slice deleted");

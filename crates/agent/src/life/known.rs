@@ -19,13 +19,13 @@ const REMEMBERED: usize = 4096;
 /// The known processes of one slice.
 #[derive(Debug, Default)]
 pub struct Known {
-    processes: HashMap<u32, Told>,
+    processes: HashMap<u32, KnownProcess>,
     span: Option<(Instant, u32)>,
 }
 
 /// The system's answer about a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct KnownProcess {
     /// The program's name.
     pub command: String,
     /// No such process exists.
@@ -35,7 +35,7 @@ pub struct Told {
 
 impl Known {
     /// The answer about process `pid`; none where it has to wait for another look.
-    pub fn of(&mut self, pid: u32) -> Option<&Told> {
+    pub fn of(&mut self, pid: u32) -> Option<&KnownProcess> {
         self.of_at(pid, Instant::now(), |pid| {
             let gone = procs::life(pid) == Life::Gone;
             (procs::command(pid), gone)
@@ -43,18 +43,23 @@ impl Known {
     }
 
     /// The last answer about process `pid`, however old.
-    pub fn told(&self, pid: u32) -> Option<&Told> {
+    pub fn told(&self, pid: u32) -> Option<&KnownProcess> {
         self.processes.get(&pid)
     }
 
-    fn of_at(&mut self, pid: u32, now: Instant, ask: impl FnOnce(u32) -> (String, bool)) -> Option<&Told> {
-        let fresh = |told: &Told| now.saturating_duration_since(told.at) < FRESH;
+    fn of_at(
+        &mut self,
+        pid: u32,
+        now: Instant,
+        ask: impl FnOnce(u32) -> (String, bool),
+    ) -> Option<&KnownProcess> {
+        let fresh = |told: &KnownProcess| now.saturating_duration_since(told.at) < FRESH;
         if !self.processes.get(&pid).is_some_and(fresh) && self.may_ask(now) {
             if self.processes.len() >= REMEMBERED {
                 self.processes.clear();
             }
             let (command, gone) = ask(pid);
-            let told = Told {
+            let told = KnownProcess {
                 command,
                 gone,
                 at: now,

@@ -8,19 +8,19 @@ use divvy_ledger::Process;
 /// The answers about the processes of one ledger, by their slots.
 #[derive(Debug, Default)]
 pub struct Lives {
-    told: HashMap<usize, Told>,
+    told: HashMap<usize, SlotLife>,
     next: usize,
 }
 
 /// The answer about the process that had a slot.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct SlotLife {
     pid: u32,
     claimed_at_ns: u64,
     lives: bool,
 }
 
-impl Told {
+impl SlotLife {
     fn is_of(&self, process: &Process) -> bool {
         (self.pid, self.claimed_at_ns) == (process.pid, process.claimed_at_ns)
     }
@@ -47,7 +47,7 @@ impl Lives {
                 self.next = process.slot;
                 return;
             }
-            let told = Told {
+            let told = SlotLife {
                 pid: process.pid,
                 claimed_at_ns: process.claimed_at_ns,
                 lives: lives(process.slot),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_asked_about_in_turns_and_nobody_is_left_out() {
+    fn a_crowd_is_asked_about_in_turns_and_no_process_is_left_out() {
         let (crowd, mut lives) = (crowd(100), Lives::default());
         let looks: Vec<Vec<usize>> = (0..4).map(|_| look(&mut lives, &crowd, 30, 95)).collect();
         assert!(looks.iter().all(|asked| asked.len() == 30), "no more than it may");

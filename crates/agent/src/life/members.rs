@@ -256,7 +256,7 @@ impl Members {
 
     /// Asks the page servers of a user's lasting slices for the attached processes, before the agent decides in which
     /// slice a caller is.
-    pub fn ask_keepers(&self, state: &Shared, uid: u32) {
+    pub fn ask_page_servers(&self, state: &Shared, uid: u32) {
         let records: Vec<SliceRecord> = {
             let state = state.lock();
             let slices = state.slices.values().map(|slice| &slice.record);
@@ -283,10 +283,10 @@ impl Members {
 
 /// The living `divvy run`s of a slice: their descendants are in it.
 fn roots(slice: &SliceRecord) -> Vec<Watched> {
-    let known: Vec<(u32, u64)> = match (slice.lasting, slice.state, slice.keeper_pid) {
+    let known: Vec<(u32, u64)> = match (slice.lasting, slice.state, slice.page_server_pid) {
         (true, ..) => slice.runs.iter().map(|run| (run.pid, run.start_ticks)).collect(),
         (false, SliceState::Orphaned, _) | (false, _, None) => Vec::new(),
-        (false, _, Some(keeper)) => vec![(keeper, slice.keeper_start_ticks)],
+        (false, _, Some(page_server)) => vec![(page_server, slice.page_server_start_ticks)],
     };
     let living = known
         .into_iter()
@@ -361,10 +361,10 @@ mod tests {
             "id": "0123abcd", "name": "a", "uid": 0, "device_uuid": "GPU-0", "memory_limit_bytes": 1,
             "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict", "created_at": "",
             "processes": [{"pid": 1, "command": "init", "memory_used_bytes": 0}],
-            "keeper_pid": std::process::id(),
+            "page_server_pid": std::process::id(),
         }))
         .expect("a record");
-        slice.keeper_start_ticks = procs::start_ticks(std::process::id()).expect("we live");
+        slice.page_server_start_ticks = procs::start_ticks(std::process::id()).expect("we live");
         let roster = Roster::default();
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())

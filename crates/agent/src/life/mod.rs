@@ -2,17 +2,17 @@
 
 pub(crate) mod adopt;
 pub(crate) mod anchor;
-pub(crate) mod attending;
+pub(crate) mod anchors;
 pub mod container;
 pub(crate) mod described;
 pub(crate) mod ending;
 pub(crate) mod grants;
-pub(crate) mod keepers;
 pub(crate) mod known;
 pub(crate) mod lists;
 pub(crate) mod lives;
 pub(crate) mod members;
 pub(crate) mod names;
+pub(crate) mod page_servers;
 pub(crate) mod pages;
 pub(crate) mod records;
 pub(crate) mod resize;

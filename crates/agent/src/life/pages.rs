@@ -162,10 +162,15 @@ pub fn hand_over(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, Faul
             Err(error) if declined(&error) => {
                 let account = made.grant.account();
                 let pages = recall_account(socket, record, share, account)
-                    .map_err(|_| trouble("cannot hand the pages to the slice's keeper", &error))?;
+                    .map_err(|_| trouble("cannot hand the pages to the slice's page server", &error))?;
                 handed.push(pages);
             }
-            Err(error) => return Err(trouble("cannot hand the pages to the slice's keeper", &error)),
+            Err(error) => {
+                return Err(trouble(
+                    "cannot hand the pages to the slice's page server",
+                    &error,
+                ));
+            }
         }
     }
     Ok(handed)
@@ -177,7 +182,7 @@ pub fn hand_over(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, Faul
 /// [`Code::Attach`].
 pub fn deliver(socket: &Path, pages: &Pages) -> Result<(), Fault> {
     attach::deliver(socket, pages)
-        .map_err(|error| trouble("cannot hand the pages to the slice's keeper", &error))
+        .map_err(|error| trouble("cannot hand the pages to the slice's page server", &error))
 }
 
 /// The reason why pages could not be recalled.
@@ -219,14 +224,14 @@ fn recall_account(
         } => RecallFailure::Dead,
         AttachError::Declined(Status::NoPages) => RecallFailure::Waiting,
         AttachError::TimedOut | AttachError::System { .. } => {
-            RecallFailure::Late(trouble("the slice's keeper does not answer", &error))
+            RecallFailure::Late(trouble("the slice's page server does not answer", &error))
         }
         other => RecallFailure::Unusable(trouble("cannot take the slice's pages back", &other)),
     })?;
     let unusable = |fault| RecallFailure::Unusable(fault);
     if !is_of(&recalled.grant, record, share, account) {
         return Err(unusable(
-            Fault::new(Code::LedgerCorrupt, "the keeper has pages of another slice")
+            Fault::new(Code::LedgerCorrupt, "the page server has pages of another slice")
                 .hint("`divvy slice delete` or `divvy kill` ends this one"),
         ));
     }
@@ -237,7 +242,7 @@ fn recall_account(
     pages.grant.set_memory_limit_bytes(share.granted().0);
     pages.grant.set_terms(&terms(record, share));
     attach::deliver(socket, &pages).map_err(|error| {
-        let fault = trouble("cannot hand the pages to the slice's keeper", &error);
+        let fault = trouble("cannot hand the pages to the slice's page server", &error);
         match error {
             AttachError::TimedOut => RecallFailure::Late(fault),
             _ => unusable(fault),
@@ -366,8 +371,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let uid = rustix::process::getuid().as_raw();
         let run = crate::start::rundir::RunDir::open(&folder.path().join("run")).expect("a run directory");
-        let sockets = crate::keeper::make_sockets(&run, "0123abcd", uid, false).expect("sockets");
-        let _keeper = crate::keeper::Keeper::serve(sockets, attach::Keeper::new()).expect("it serves");
+        let sockets = crate::page_server::make_sockets(&run, "0123abcd", uid, false).expect("sockets");
+        let _page_server =
+            crate::page_server::PageServer::serve(sockets, attach::PageServer::new()).expect("it serves");
         let control = crate::life::records::control_socket(&run, "0123abcd");
         let socket = run.slice("0123abcd").join("attach.sock");
         let share = |uuid: &str, limit| serde_json::json!({ "device_uuid": uuid, "memory_limit_bytes": limit, "memory_used_bytes": 0 });

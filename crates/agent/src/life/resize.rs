@@ -46,7 +46,7 @@ impl Resizing {
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::OutsideSlice`], [`Code::BadMemory`], [`Code::BadCompute`]
     /// and the refusals of admission.
     pub fn resize(&self, peer: Peer, which: &str, ask: &Resize) -> Result<SliceRecord, Fault> {
-        self.homes.members.ask_keepers(&self.state, peer.uid);
+        self.homes.members.ask_page_servers(&self.state, peer.uid);
         let missing = self.state.lock().find(which, peer)?.missing.is_some();
         if missing {
             self.adoption.recall_missing();
@@ -58,9 +58,9 @@ impl Resizing {
         self.homes.check_reach(&state, peer, &id)?;
         let slice = state.find(&id, peer)?;
         if let Some(missing) = &slice.missing {
-            let hint = match slice.record.keeper_pid.filter(|_| slice.is_kept()) {
-                Some(keeper) => {
-                    format!("process {keeper} keeps it: if that is stopped, let it go on and try again")
+            let hint = match slice.record.page_server_pid.filter(|_| slice.is_kept()) {
+                Some(page_server) => {
+                    format!("process {page_server} keeps it: if that is stopped, let it go on and try again")
                 }
                 None => "it ends with its processes; `divvy kill` ends them".into(),
             };

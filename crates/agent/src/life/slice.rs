@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use divvy_ledger::attach::Pages;
 use divvy_model::{
-    Attendant, Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, ProcessRecord,
-    RunRecord, SliceRecord, SliceState,
+    Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, LifetimeAnchor,
+    ProcessRecord, RunRecord, SliceRecord, SliceState,
 };
 
 use crate::decide::admission::Hold;
 use crate::decide::held::HeldMode;
 use crate::decide::overhead::{Audited, Seen, Why};
-use crate::life::anchor::Anchor;
+use crate::life::anchor::OpenAnchor;
 use crate::life::known::Known;
 use crate::life::lives::Lives;
 use crate::life::pages::{self, Bounds, Usage};
@@ -46,11 +46,11 @@ pub struct Slice {
     known: Known,
     /// The processor time that looks at its pages may cost.
     allowance: Allowance,
-    keeper: Option<Watched>,
+    page_server: Option<Watched>,
     /// The page server of a lasting slice that this agent started: our child, to be reaped.
     child: Option<Child>,
-    /// Its attendant, as in the record.
-    anchor: Option<Anchor>,
+    /// Its lifetime anchor, as in the record.
+    anchor: Option<OpenAnchor>,
     /// The `divvy run`s that joined, as in the record.
     runs: Vec<(Watched, RunRecord)>,
 }
@@ -73,16 +73,16 @@ pub enum Need {
     /// The slice can be joined.
     Nothing,
     /// The slice needs a page server, for these pages or for new ones.
-    Keeper(Option<Arc<Vec<Pages>>>),
+    PageServer(Option<Arc<Vec<Pages>>>),
     /// Its pages cannot be reached now, and must not be given up yet.
-    Patience(Fault),
+    Backoff(Fault),
 }
 
 impl Slice {
-    /// A slice whose page server is `keeper`, on devices of so much memory. Where a device is missing, no ledger may
-    /// exceed the slice's share of it.
+    /// A slice whose page server is the process `page_server`, on devices of so much memory. Where a device is missing,
+    /// no ledger may exceed the slice's share of it.
     #[must_use]
-    pub fn new(record: SliceRecord, keeper: Option<u32>, devices: &[DeviceRecord]) -> Self {
+    pub fn new(record: SliceRecord, page_server: Option<u32>, devices: &[DeviceRecord]) -> Self {
         let account = |share: &DeviceShare| {
             let mut here = devices.iter();
             let device = here.find(|device| device.uuid == share.device_uuid);
@@ -103,13 +103,13 @@ impl Slice {
             accounts,
             known: Known::default(),
             allowance: Allowance::default(),
-            keeper: None,
+            page_server: None,
             child: None,
             anchor: None,
             runs: Vec::new(),
         };
-        slice.go_with(slice.record.attendant.clone());
-        slice.keep_by(keeper);
+        slice.go_with(slice.record.lifetime_anchor.clone());
+        slice.keep_by(page_server);
         let runs = std::mem::take(&mut slice.record.runs);
         let living = runs
             .into_iter()
@@ -118,31 +118,31 @@ impl Slice {
         slice
     }
 
-    /// Sets its attendant.
-    pub fn go_with(&mut self, attendant: Option<Attendant>) {
-        self.anchor = attendant.as_ref().map(Anchor::of);
-        self.record.attendant = attendant;
+    /// Sets its lifetime anchor.
+    pub fn go_with(&mut self, anchor: Option<LifetimeAnchor>) {
+        self.anchor = anchor.as_ref().map(OpenAnchor::of);
+        self.record.lifetime_anchor = anchor;
     }
 
-    /// Whether its attendant is gone.
+    /// Whether its lifetime anchor is gone.
     #[must_use]
-    pub fn is_unattended(&self) -> bool {
-        self.record.lasting && self.anchor.as_ref().is_some_and(Anchor::is_gone)
+    pub fn has_lost_anchor(&self) -> bool {
+        self.record.lasting && self.anchor.as_ref().is_some_and(OpenAnchor::is_gone)
     }
 
     /// Sets its page server, a process that lives.
-    pub fn set_keeper(&mut self, keeper: Option<u32>) {
-        self.record.keeper_start_ticks = 0;
-        self.keep_by(keeper);
+    pub fn set_page_server(&mut self, page_server: Option<u32>) {
+        self.record.page_server_start_ticks = 0;
+        self.keep_by(page_server);
     }
 
     /// Sets its page server: a process that lives, or that of the record, which may have ended since.
-    fn keep_by(&mut self, keeper: Option<u32>) {
-        self.record.keeper_pid = keeper;
-        self.keeper = keeper.and_then(|pid| match self.record.keeper_start_ticks {
+    fn keep_by(&mut self, page_server: Option<u32>) {
+        self.record.page_server_pid = page_server;
+        self.page_server = page_server.and_then(|pid| match self.record.page_server_start_ticks {
             0 => {
                 let watched = Watched::new(pid);
-                self.record.keeper_start_ticks = procs::start_ticks(pid).unwrap_or(0);
+                self.record.page_server_start_ticks = procs::start_ticks(pid).unwrap_or(0);
                 Some(watched)
             }
             began => Watched::again(pid, began),
@@ -150,16 +150,16 @@ impl Slice {
     }
 
     /// Sets a child of ours as its page server. The earlier page server is told to end.
-    pub fn set_own_keeper(&mut self, child: Child) {
-        self.end_keeper();
-        self.set_keeper(Some(child.id()));
+    pub fn set_own_page_server(&mut self, child: Child) {
+        self.end_page_server();
+        self.set_page_server(Some(child.id()));
         self.child = Some(child);
     }
 
     /// Ends the page server of a lasting slice, which no other process would end.
-    pub fn end_keeper(&mut self) {
-        if let Some(keeper) = self.keeper.take() {
-            keeper.signal(rustix::process::Signal::TERM);
+    pub fn end_page_server(&mut self) {
+        if let Some(page_server) = self.page_server.take() {
+            page_server.signal(rustix::process::Signal::TERM);
         }
         if let Some(mut child) = self.child.take() {
             // It ends at once, because it handles no signal. Where it is stopped, only this signal ends it.
@@ -174,7 +174,7 @@ impl Slice {
         if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
             let may_answer = self.missing.is_some() && self.is_kept();
             if may_answer || self.may_be_in_use() {
-                return Need::Patience(fault);
+                return Need::Backoff(fault);
             }
             self.missing = None;
             self.damage = None;
@@ -184,7 +184,7 @@ impl Slice {
         }
         match &self.pages {
             Some(_) if self.is_kept() => Need::Nothing,
-            pages => Need::Keeper(pages.clone()),
+            pages => Need::PageServer(pages.clone()),
         }
     }
 
@@ -244,7 +244,7 @@ impl Slice {
     /// Whether process `pid` is a `divvy run` of this slice.
     #[must_use]
     pub fn is_run_by(&self, pid: u32) -> bool {
-        let keeps = !self.record.lasting && self.record.keeper_pid == Some(pid);
+        let keeps = !self.record.lasting && self.record.page_server_pid == Some(pid);
         keeps || self.runs.iter().any(|(watched, _)| watched.pid() == pid)
     }
 
@@ -277,7 +277,7 @@ impl Slice {
     /// Whether its page server lives.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        self.keeper.as_ref().is_some_and(Watched::is_alive)
+        self.page_server.as_ref().is_some_and(Watched::is_alive)
     }
 
     /// The present figures in its pages for each of its devices, in order. Where some are damaged, the slice counts as
@@ -402,8 +402,8 @@ impl Slice {
         self.missing = None;
         self.found = None;
         self.blind = false;
-        let keeper = self.record.keeper_pid.unwrap_or(0);
-        tracing::info!(slice = self.record.name, keeper, "slice taken back");
+        let page_server = self.record.page_server_pid.unwrap_or(0);
+        tracing::info!(slice = self.record.name, page_server, "slice taken back");
     }
 
     /// The record with its present usage.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use divvy_host::Nvidia;
-use divvy_host::mig::{Alone, MigDevice, MigDriver, NewInstance, NvmlMig, Patient, room_for};
+use divvy_host::mig::{Alone, MigDevice, MigDriver, MigWithTimeout, NewInstance, NvmlMig, room_for};
 use divvy_model::{Code, Fault, SliceRequest};
 use serde::{Deserialize, Serialize};
 
@@ -196,21 +196,29 @@ pub fn is_in_use(run: &Path) -> bool {
     names(run).is_ok_and(|names| !names.is_empty())
 }
 
-fn driver(run: &Path, emulated: Option<&str>) -> Result<Patient, Fault> {
+fn driver(run: &Path, emulated: Option<&str>) -> Result<MigWithTimeout, Fault> {
     let driver = match emulated {
         Some(spec) => NvmlMig::emulated(spec, run),
         None => NvmlMig::open(),
     }?;
     if emulated.is_none() && privilege::is_separate() {
-        return Ok(Patient::over(HelperMig(driver), Patient::LOOK, Patient::CHANGE));
+        return Ok(MigWithTimeout::over(
+            HelperMig(driver),
+            MigWithTimeout::LOOK,
+            MigWithTimeout::CHANGE,
+        ));
     }
-    Ok(Patient::over(driver, Patient::LOOK, Patient::CHANGE))
+    Ok(MigWithTimeout::over(
+        driver,
+        MigWithTimeout::LOOK,
+        MigWithTimeout::CHANGE,
+    ))
 }
 
 fn alone(run: &Path, emulated: bool) -> Result<Alone, Fault> {
     match emulated {
-        true => Alone::wait(&run.join(Alone::NAME), Alone::PATIENCE),
-        false => Alone::wait(Path::new(Alone::OF_MACHINE), Alone::PATIENCE),
+        true => Alone::wait(&run.join(Alone::NAME), Alone::TIMEOUT),
+        false => Alone::wait(Path::new(Alone::OF_MACHINE), Alone::TIMEOUT),
     }
 }
 

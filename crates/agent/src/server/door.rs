@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection that was let in.
 #[derive(Debug)]
-pub(super) struct Guest {
+pub(super) struct Accepted {
     pub stream: UnixStream,
     pub caller: Caller,
     pub place: Place,
@@ -31,7 +31,7 @@ pub(super) struct Guest {
 /// The connections that were let in and are not served yet, no more than the gate has places; and the door's end.
 #[derive(Debug)]
 pub(super) struct Door {
-    guests: UnboundedReceiver<Guest>,
+    accepted: UnboundedReceiver<Accepted>,
     closing: watch::Sender<bool>,
 }
 
@@ -44,7 +44,7 @@ impl Door {
         listener.set_nonblocking(true)?;
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build()?;
-        let (into, guests) = unbounded_channel();
+        let (into, accepted) = unbounded_channel();
         let closing = watch::Sender::new(false);
         let mut closed = closing.subscribe();
         let serve = move || {
@@ -58,23 +58,23 @@ impl Door {
             drop(into);
         };
         thread::Builder::new().name("door".into()).spawn(serve)?;
-        Ok(Self { guests, closing })
+        Ok(Self { accepted, closing })
     }
 
     /// The next connection that was let in; none once the door is closed.
-    pub async fn next(&mut self) -> Option<Guest> {
-        self.guests.recv().await
+    pub async fn next(&mut self) -> Option<Accepted> {
+        self.accepted.recv().await
     }
 
     /// Closes the door. Nothing listens any more when this returns.
     pub async fn close(mut self) {
         self.closing.send_replace(true);
-        while self.guests.recv().await.is_some() {}
+        while self.accepted.recv().await.is_some() {}
     }
 }
 
 /// Takes connections for ever.
-async fn take(listener: UnixListener, gate: &Arc<Gate>, into: &UnboundedSender<Guest>) {
+async fn take(listener: UnixListener, gate: &Arc<Gate>, into: &UnboundedSender<Accepted>) {
     let listener = match tokio::net::UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "the agent's socket cannot be listened on"),
@@ -115,7 +115,7 @@ async fn take(listener: UnixListener, gate: &Arc<Gate>, into: &UnboundedSender<G
         // A stream belongs to one loop, so this goes to the loop that serves.
         let Ok(stream) = stream.into_std() else { continue };
         if into
-            .send(Guest {
+            .send(Accepted {
                 stream,
                 caller,
                 place,
@@ -137,7 +137,7 @@ mod tests {
     const AGENT: u32 = 4242;
 
     #[test]
-    fn connections_are_taken_counted_and_refused_while_nobody_serves() {
+    fn connections_are_taken_counted_and_refused_while_no_thread_serves() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("agent.sock");
         let listener = UnixListener::bind(&path).expect("it listens");
@@ -159,12 +159,12 @@ mod tests {
         late.read_to_string(&mut heard).expect("answered, and closed");
         assert!(heard.starts_with("HTTP/1.1 429 "), "{heard}");
 
-        let guest = door.guests.blocking_recv().expect("the first is in");
-        let caller = guest.caller.peer.expect("the kernel tells");
+        let accepted = door.accepted.blocking_recv().expect("the first is in");
+        let caller = accepted.caller.peer.expect("the kernel tells");
         let own = rustix::process::getuid().as_raw();
         assert_eq!((caller.uid, caller.pid), (own, std::process::id()));
-        assert_eq!(guest.caller.trusted, own == 0);
-        drop((guest, held.pop()));
+        assert_eq!(accepted.caller.trusted, own == 0);
+        drop((accepted, held.pop()));
 
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a loop");

@@ -38,10 +38,10 @@ pub(crate) fn text(status: &Status, slices: &[ComputeRecord]) -> String {
         status.expired_total as f64,
     );
     alone(
-        "divvy_escaped_seconds_total",
+        "divvy_uncharged_seconds_total",
         "Device time used by slices that were not charged for it.",
         "counter",
-        seconds(status.escaped_ns_total),
+        seconds(status.uncharged_ns_total),
     );
     type Figure = fn(&ComputeRecord) -> f64;
     let each: [(&str, &str, &str, Figure); 6] = [
@@ -52,10 +52,10 @@ pub(crate) fn text(status: &Status, slices: &[ComputeRecord]) -> String {
             |slice| slice.charged_ns as f64 / 1e9,
         ),
         (
-            "divvy_slice_escaped_seconds_total",
+            "divvy_slice_uncharged_seconds_total",
             "Device time that the slice used and was not charged.",
             "counter",
-            |slice| slice.escaped_ns as f64 / 1e9,
+            |slice| slice.uncharged_ns as f64 / 1e9,
         ),
         (
             "divvy_slice_effective_share",
@@ -105,7 +105,7 @@ fn head(text: &mut String, name: &str, about: &str, kind: &str) {
     let _written = writeln!(text, "# HELP {name} {about}\n# TYPE {name} {kind}");
 }
 
-/// A label's value: these three characters are escaped in that form.
+/// A label's value: these three characters have a backslash before them.
 fn quoted(value: &str) -> String {
     value
         .replace('\\', "\\\\")
@@ -121,7 +121,7 @@ mod tests {
     fn every_figure_is_a_line_under_its_head() {
         let status: Status = serde_json::from_value(serde_json::json!({
             "version": "1", "pid": 1, "uid": 0, "run_dir": "/run", "started_at": "", "slice_count": 2,
-            "bypass_total": 3, "escaped_ns_total": 1_500_000_000,
+            "bypass_total": 3, "uncharged_ns_total": 1_500_000_000,
         }))
         .expect("a status");
         let slice = ComputeRecord {
@@ -133,7 +133,9 @@ mod tests {
         };
         let text = text(&status, &[slice]);
         assert!(
-            text.contains("# TYPE divvy_escaped_seconds_total counter\ndivvy_escaped_seconds_total 1.5\n")
+            text.contains(
+                "# TYPE divvy_uncharged_seconds_total counter\ndivvy_uncharged_seconds_total 1.5\n"
+            )
         );
         let line = r#"divvy_slice_charged_seconds_total{slice="a\"b",id="01",device="GPU-1"} 2.5"#;
         assert!(text.lines().any(|known| known == line), "{text}");

@@ -29,7 +29,7 @@ use crate::start::settings::Settings;
 use crate::start::trust::ADMITS_OTHERS;
 
 use connection::Times;
-use door::{Door, Guest};
+use door::{Accepted, Door};
 use gate::{Gate, Limits};
 use turns::Turns;
 
@@ -83,7 +83,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
         // A caller is refused by the last look's result.
         tracing::error!(%error, "cannot start the thread that looks for tenants");
     }
-    crate::keeper::hand_out::start(run, &agent.daemon.state)?;
+    crate::page_server::hand_out::start(run, &agent.daemon.state)?;
     if agent.daemon.settings.admit_others
         && let Err(fault) = crate::launch::stage::stage_for_others(run)
     {
@@ -157,7 +157,7 @@ fn bind(run: &RunDir) -> Result<UnixListener, Fault> {
 /// Serves the connections that were let in, for ever.
 async fn welcome(door: &mut Door, agent: &Agent) {
     let router = routes::router(agent.clone());
-    while let Some(Guest {
+    while let Some(Accepted {
         stream,
         caller,
         place,

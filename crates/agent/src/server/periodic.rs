@@ -30,8 +30,8 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
         alive.send_replace(daemon.tick());
         TICK
     })?;
-    repeat("keepers", daemon, |daemon| {
-        daemon.keepers.keep_all_up();
+    repeat("page-servers", daemon, |daemon| {
+        daemon.page_servers.keep_all_up();
         TICK
     })?;
     let mut look = 0_u64;

@@ -49,7 +49,7 @@ pub(super) fn router(agent: Agent) -> Router {
         call.daemon.admission.activate(call.peer, call.slice)
     });
     let attend = asked(M::POST, "Slice", |call, ask| {
-        call.daemon.attending.attend(call.peer, call.slice, &ask)
+        call.daemon.anchors.set(call.peer, call.slice, &ask)
     });
     let join = asked(M::POST, "CreatedSlice", |call, mut ask: Join| {
         shorten(&mut ask.command);
@@ -239,7 +239,7 @@ async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
     const LONGEST: Duration = Duration::from_secs(5);
     let (peer, mut ask) = (caller.known()?, parse::<Wait>(&body)?);
     shorten(&mut ask.ask.command);
-    let timeout = Duration::from_millis(ask.patience_ms).min(LONGEST);
+    let timeout = Duration::from_millis(ask.timeout_ms).min(LONGEST);
     let begin = Instant::now();
     loop {
         let asked = ask.clone();

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn root_believes_files_that_nobody_else_can_write() {
+    fn root_believes_files_that_no_other_user_can_write() {
         assert!(root_may_believe(Path::new("/etc/passwd")).is_ok());
         let base = tempfile::tempdir().expect("a folder");
         let file = base.path().join("config.toml");

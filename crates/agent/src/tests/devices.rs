@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use divvy_host::nvidia::{Asked, DeviceUse, NvidiaReport};
+use divvy_host::nvidia::{DeviceUse, NvidiaLibrary, NvidiaReport};
 use divvy_host::{Nvidia, Nvlinks};
 use divvy_model::{Bytes, Code, DeviceKind, Fault, Hardware, MemoryAmount, Selector, SliceRequest};
 
@@ -17,7 +17,7 @@ const GIB: u64 = 1 << 30;
 /// A GPU of 22 GiB.
 struct Fake(String);
 
-impl Asked for Fake {
+impl NvidiaLibrary for Fake {
     fn report(&self) -> NvidiaReport {
         let record = serde_json::json!({
             "index": 0, "uuid": self.0, "name": "NVIDIA L4", "kind": "gpu", "pci_address": "0000:65:00.0",
@@ -72,10 +72,10 @@ impl Host {
             emulated: emulated.map(str::to_owned),
             ..Settings::default()
         };
-        let no_keeper = |_: &RunDir, _: &str| std::process::Command::new("false");
+        let no_page_server = |_: &RunDir, _: &str| std::process::Command::new("false");
         Self {
             _folder: folder,
-            daemon: Daemon::start_over(run, settings, no_keeper, nvidia).expect("it starts"),
+            daemon: Daemon::start_over(run, settings, no_page_server, nvidia).expect("it starts"),
         }
     }
 

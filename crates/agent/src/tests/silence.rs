@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use divvy_host::nvidia::{Asked, DeviceUse, NvidiaReport};
+use divvy_host::nvidia::{DeviceUse, NvidiaLibrary, NvidiaReport};
 use divvy_host::{Nvidia, Nvlinks};
 use divvy_model::{Bytes, Code, Hardware, SliceRequest};
 
@@ -35,7 +35,7 @@ impl Fake {
     }
 }
 
-impl Asked for Fake {
+impl NvidiaLibrary for Fake {
     fn report(&self) -> NvidiaReport {
         let record = serde_json::json!({
             "index": 0, "uuid": Self::uuid(), "name": "NVIDIA H100", "kind": "gpu", "pci_address": "0000:65:00.0",
@@ -95,14 +95,14 @@ fn ask(name: &str, gib: u64) -> CreateSlice {
 }
 
 #[test]
-fn a_driver_that_hangs_stops_nobody_and_is_told_of_until_it_answers() {
+fn a_driver_that_hangs_stops_no_request_and_is_told_of_until_it_answers() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
     let fake = Fake::default();
     let library = fake.clone();
     let nvidia = Nvidia::over(move || library, LONG, SOON);
-    let no_keeper = |_: &RunDir, _: &str| std::process::Command::new("false");
-    let daemon = Daemon::start_over(run, Settings::default(), no_keeper, nvidia).expect("it starts");
+    let no_page_server = |_: &RunDir, _: &str| std::process::Command::new("false");
+    let daemon = Daemon::start_over(run, Settings::default(), no_page_server, nvidia).expect("it starts");
     let create = |name: &str, gib| {
         // Two callers: one that asks again, before it has taken up its slice, gets the same slice.
         let pid = match name {

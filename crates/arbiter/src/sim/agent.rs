@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    pub(super) fn rung(&mut self) {
+    pub(super) fn ring_alarm(&mut self) {
         if self.alarm == Some(self.now) {
             self.alarm = None;
             self.agent(&Event::Time);
@@ -82,24 +82,24 @@ impl World {
         if !actor.alive {
             return;
         }
-        let Some(lane) = actor
-            .lanes
+        let Some(stream) = actor
+            .streams
             .iter_mut()
-            .find(|lane| lane.device == device.0 as usize)
+            .find(|stream| stream.device == device.0 as usize)
         else {
             return;
         };
-        match (lease, &mut lane.lease) {
+        match (lease, &mut stream.lease) {
             (Some((until, in_flight)), Some(held)) if held.epoch == epoch => {
                 (held.until, held.in_flight) = (until, in_flight);
             }
-            (Some((until, in_flight)), held) if lane.last_epoch < epoch => {
+            (Some((until, in_flight)), held) if stream.last_epoch < epoch => {
                 *held = Some(Lease {
                     epoch,
                     until,
                     in_flight,
                 });
-                lane.last_epoch = epoch;
+                stream.last_epoch = epoch;
             }
             (None, Some(held)) if held.epoch == epoch => held.until = held.until.min(now),
             // A lease that was given back meanwhile.

@@ -19,7 +19,7 @@ pub(super) struct Work {
 
 #[derive(Debug, Default)]
 pub(super) struct Engine {
-    /// Lanes with work, in their order: once for each kernel, or once for each lane under time-slicing.
+    /// Streams with work, in their order: once for each kernel, or once for each stream under time-slicing.
     order: VecDeque<(usize, usize)>,
     running: Option<Running>,
     serial: u64,
@@ -35,18 +35,18 @@ pub(super) struct Engine {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     actor: usize,
-    lane: usize,
+    stream: usize,
     from: Nanos,
 }
 
 impl World {
     /// A kernel joins what is in flight.
-    pub(super) fn enqueue(&mut self, actor: usize, lane: usize, work: Work) {
-        let place = &mut self.actors[actor].lanes[lane];
-        place.queue.push_back(work);
-        let (d, alone) = (place.device, place.queue.len() == 1);
+    pub(super) fn enqueue(&mut self, actor: usize, stream: usize, work: Work) {
+        let target = &mut self.actors[actor].streams[stream];
+        target.queue.push_back(work);
+        let (d, alone) = (target.device, target.queue.len() == 1);
         if alone || !matches!(self.sharing, Sharing::TimeSlicing { .. }) {
-            self.engines[d].order.push_back((actor, lane));
+            self.engines[d].order.push_back((actor, stream));
         }
         if self.engines[d].running.is_none() {
             self.start(d);
@@ -55,8 +55,8 @@ impl World {
 
     fn start(&mut self, d: usize) {
         let now = self.now;
-        while let Some((actor, lane)) = self.engines[d].order.pop_front() {
-            let Some(&work) = self.actors[actor].lanes[lane].queue.front() else {
+        while let Some((actor, stream)) = self.engines[d].order.pop_front() {
+            let Some(&work) = self.actors[actor].streams[stream].queue.front() else {
                 continue; // Killed meanwhile.
             };
             let engine = &mut self.engines[d];
@@ -75,9 +75,9 @@ impl World {
             }
             engine.last = Some(actor);
             engine.serial += 1;
-            engine.running = Some(Running { actor, lane, from });
+            engine.running = Some(Running { actor, stream, from });
             let serial = engine.serial;
-            self.actors[actor].lanes[lane].started = Some(from);
+            self.actors[actor].streams[stream].started = Some(from);
             if length != Nanos::MAX {
                 self.at(from + length, Happening::Done { device: d, serial });
             }
@@ -91,19 +91,19 @@ impl World {
             return;
         }
         let Some(running) = self.account(d) else { return };
-        let Running { actor, lane, .. } = running;
-        let place = &mut self.actors[actor].lanes[lane];
-        let finished = place.queue.front().is_some_and(|work| work.left == 0);
+        let Running { actor, stream, .. } = running;
+        let target = &mut self.actors[actor].streams[stream];
+        let finished = target.queue.front().is_some_and(|work| work.left == 0);
         if finished {
-            place.queue.pop_front();
-            place.completed += 1;
+            target.queue.pop_front();
+            target.completed += 1;
         }
-        if matches!(self.sharing, Sharing::TimeSlicing { .. }) && !place.queue.is_empty() {
-            self.engines[d].order.push_back((actor, lane));
+        if matches!(self.sharing, Sharing::TimeSlicing { .. }) && !target.queue.is_empty() {
+            self.engines[d].order.push_back((actor, stream));
         }
         self.start(d);
         if finished {
-            self.completed(actor, lane);
+            self.completed(actor, stream);
         }
     }
 
@@ -115,10 +115,10 @@ impl World {
         engine.idle_since = now;
         let from = running.from.min(now);
         engine.busy += now - from;
-        let place = &mut self.actors[running.actor].lanes[running.lane];
-        place.started = None;
-        place.busy += now - from;
-        if let Some(work) = place.queue.front_mut() {
+        let target = &mut self.actors[running.actor].streams[running.stream];
+        target.started = None;
+        target.busy += now - from;
+        if let Some(work) = target.queue.front_mut() {
             if work.left != Nanos::MAX {
                 work.left = work.left.saturating_sub(now - from);
             }
@@ -130,16 +130,16 @@ impl World {
 
     /// A process's contexts are torn down: nothing of it is in flight any more.
     pub(super) fn tear_down(&mut self, actor: usize) {
-        for lane in 0..self.actors[actor].lanes.len() {
-            let d = self.actors[actor].lanes[lane].device;
+        for stream in 0..self.actors[actor].streams.len() {
+            let d = self.actors[actor].streams[stream].device;
             if self.engines[d]
                 .running
-                .is_some_and(|running| running.actor == actor && running.lane == lane)
+                .is_some_and(|running| running.actor == actor && running.stream == stream)
             {
                 self.account(d);
                 self.engines[d].serial += 1;
             }
-            self.actors[actor].lanes[lane].queue.clear();
+            self.actors[actor].streams[stream].queue.clear();
             if self.engines[d].running.is_none() {
                 self.start(d);
             }
@@ -159,8 +159,8 @@ impl World {
             return;
         }
         self.actors[actor].wants = wants;
-        for lane in 0..self.actors[actor].lanes.len() {
-            let d = self.actors[actor].lanes[lane].device;
+        for stream in 0..self.actors[actor].streams.len() {
+            let d = self.actors[actor].streams[stream].device;
             let (now, engine) = (self.now, &mut self.engines[d]);
             if wants {
                 if engine.wanting == 0 {

@@ -7,14 +7,17 @@ use super::load::Load;
 use super::random::Random;
 use super::scenario::Sharing;
 use super::world::{Happening, World};
-use crate::{Event, Nanos, TenantId};
+use crate::{Event, MILLISECOND, Nanos, TenantId};
 
 /// Kernels that a driver takes before a launch blocks.
 const DRIVER_QUEUE: usize = 64;
+/// Behind a launch no other one of this length is queued before it is over: if the estimate were a tenth too short, a
+/// latency-critical tenant would wait for both.
+const LONG: Nanos = 32 * MILLISECOND;
 
-/// An actor's side of one device.
+/// An actor's stream of kernels on one device.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Stream {
     pub device: usize,
     pub queue: VecDeque<Work>,
     /// When the head of the queue began to run.
@@ -24,6 +27,8 @@ pub(super) struct Lane {
     pub lease: Option<Lease>,
     /// The newest lease it ever had here.
     pub last_epoch: u64,
+    /// Work in flight at the end of a lease, as the agent was last told.
+    told_in_flight: Nanos,
     /// The end of a lease that a look is scheduled for.
     looks_at: Nanos,
 }
@@ -36,7 +41,7 @@ pub(super) struct Lease {
     pub in_flight: Nanos,
 }
 
-impl Lane {
+impl Stream {
     /// When what is in flight should be over, from now.
     fn remaining(&self, now: Nanos) -> Nanos {
         let all: Nanos = self
@@ -55,7 +60,7 @@ pub(super) struct Program {
     pub random: Random,
     /// Of its own, so that arrivals are the same whatever else happens.
     pub arrivals: Random,
-    pub lanes: Vec<Lane>,
+    pub streams: Vec<Stream>,
     pub alive: bool,
     pub stopped: bool,
     /// It has work, or something in flight.
@@ -81,7 +86,7 @@ pub(super) struct Program {
 
 impl Program {
     pub fn new(load: Load, devices: impl Iterator<Item = usize>, random: Random) -> Self {
-        let lanes = devices.map(|device| Lane {
+        let streams = devices.map(|device| Stream {
             device,
             queue: VecDeque::new(),
             started: None,
@@ -89,13 +94,14 @@ impl Program {
             completed: 0,
             lease: None,
             last_epoch: 0,
+            told_in_flight: 0,
             looks_at: 0,
         });
         Self {
             load,
             arrivals: Random::new(random.clone().bits()),
             random,
-            lanes: lanes.collect(),
+            streams: streams.collect(),
             alive: false,
             stopped: false,
             wants: false,
@@ -131,7 +137,7 @@ impl Program {
     }
 
     fn is_empty(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.queue.is_empty())
+        self.streams.iter().all(|stream| stream.queue.is_empty())
     }
 
     /// Length and estimate of the kernel that comes next.
@@ -182,24 +188,25 @@ impl World {
             Sharing::Fifo { depth } => Some(depth),
         };
         let mut may = true;
-        for lane in &self.actors[a].lanes {
+        for stream in &self.actors[a].streams {
             if let Some(depth) = depth {
-                may &= lane.queue.len() < depth || matches!(self.actors[a].load, Load::Requests { .. });
+                may &= stream.queue.len() < depth || matches!(self.actors[a].load, Load::Requests { .. });
                 continue;
             }
-            let Some(lease) = lane.lease.filter(|lease| now < lease.until) else {
+            let Some(lease) = stream.lease.filter(|lease| now < lease.until) else {
                 return false;
             };
-            let remaining = lane.remaining(now);
+            let remaining = stream.remaining(now);
             // Nothing bounds a lone tenant but the driver's own queue.
-            may &= lane.queue.len() < DRIVER_QUEUE;
+            may &= stream.queue.len() < DRIVER_QUEUE;
             may &= now.saturating_add(remaining) < lease.until;
             // Work that ends this soon would leave the device without work before a launch could arrive.
             let feed = lease.in_flight / 64;
             let fits = remaining.saturating_add(estimate) <= lease.in_flight;
-            if !(fits || remaining <= feed || lane.queue.is_empty()) {
+            let feeds = remaining <= feed && estimate < LONG;
+            if !(fits || feeds || stream.queue.is_empty()) {
                 may = false;
-                if lane.queue.len() == 1 {
+                if stream.queue.len() == 1 && estimate < LONG {
                     wake = wake.min(now + remaining - feed);
                 }
             }
@@ -224,10 +231,10 @@ impl World {
         } else {
             (actor.typical * 15 + estimate) / 16
         };
-        for lane in 0..self.actors[a].lanes.len() {
+        for stream in 0..self.actors[a].streams.len() {
             self.enqueue(
                 a,
-                lane,
+                stream,
                 Work {
                     left,
                     estimate,
@@ -238,11 +245,11 @@ impl World {
     }
 
     /// A kernel of the actor's is over.
-    pub(super) fn completed(&mut self, a: usize, lane: usize) {
+    pub(super) fn completed(&mut self, a: usize, stream: usize) {
         let now = self.now;
         let notice = self.host.notice;
         let actor = &mut self.actors[a];
-        if lane == 0 {
+        if stream == 0 {
             match &actor.load {
                 Load::Requests { kernels, .. } => {
                     let kernels = *kernels;
@@ -295,8 +302,8 @@ impl World {
         let now = self.now;
         let actor = &mut self.actors[a];
         let tenant = TenantId(a as u64);
-        let holds = actor.lanes.iter().any(|lane| lane.lease.is_some());
-        let over = |lane: &Lane| lane.lease.is_some_and(|lease| now >= lease.until);
+        let holds = actor.streams.iter().any(|stream| stream.lease.is_some());
+        let over = |stream: &Stream| stream.lease.is_some_and(|lease| now >= lease.until);
         if !holds {
             if actor.has_work() && !actor.asked {
                 actor.asked = true;
@@ -306,22 +313,27 @@ impl World {
         }
         if actor.typical.abs_diff(actor.told) > actor.told / 8 {
             actor.told = actor.typical;
-            let (busy, kernel) = (actor.lanes[0].busy, actor.typical);
+            let (busy, kernel) = (actor.streams[0].busy, actor.typical);
             let reports: Vec<Event> = actor
-                .lanes
+                .streams
                 .iter()
-                .map(|lane| Event::Report {
+                .map(|stream| Event::Report {
                     tenant,
-                    device: crate::DeviceId(lane.device as u32),
+                    device: crate::DeviceId(stream.device as u32),
                     busy,
                     kernel,
+                    in_flight: stream.remaining(now),
                 })
                 .collect();
             reports.into_iter().for_each(|report| self.tell_agent(report));
         }
         let actor = &mut self.actors[a];
         if !actor.has_work() && actor.is_empty() {
-            if actor.lanes.iter().all(|lane| lane.lease.is_none() || over(lane)) {
+            if actor
+                .streams
+                .iter()
+                .all(|stream| stream.lease.is_none() || over(stream))
+            {
                 self.give_back(a);
             } else {
                 actor.check += 1;
@@ -330,19 +342,34 @@ impl World {
             }
             return;
         }
-        for lane in 0..actor.lanes.len() {
-            let place = &mut self.actors[a].lanes[lane];
-            if !over(place) {
-                if let Some(lease) = place.lease
+        for stream in 0..actor.streams.len() {
+            let target = &mut self.actors[a].streams[stream];
+            if !over(target) {
+                if let Some(lease) = target.lease
                     && lease.until != Nanos::MAX
-                    && lease.until != place.looks_at
+                    && lease.until != target.looks_at
                 {
-                    place.looks_at = lease.until;
+                    target.looks_at = lease.until;
                     self.check_at(a, lease.until);
                 }
-            } else if place.queue.is_empty() {
-                place.lease = None;
-                let (device, busy) = (crate::DeviceId(place.device as u32), place.busy);
+            } else if !target.queue.is_empty() {
+                // The lease has ended: what is still in flight is waited for.
+                let in_flight = target.remaining(now);
+                if in_flight > target.told_in_flight {
+                    target.told_in_flight = in_flight;
+                    let (device, busy) = (crate::DeviceId(target.device as u32), target.busy);
+                    self.tell_agent(Event::Report {
+                        tenant,
+                        device,
+                        busy,
+                        kernel: 0,
+                        in_flight,
+                    });
+                }
+            } else {
+                target.told_in_flight = 0;
+                target.lease = None;
+                let (device, busy) = (crate::DeviceId(target.device as u32), target.busy);
                 self.actors[a].asked = true;
                 self.tell_agent(Event::Released { tenant, device, busy });
             }
@@ -360,7 +387,7 @@ impl World {
 
     fn give_back(&mut self, a: usize) {
         let actor = &mut self.actors[a];
-        actor.lanes.iter_mut().for_each(|lane| lane.lease = None);
+        actor.streams.iter_mut().for_each(|stream| stream.lease = None);
         actor.asked = false;
         self.tell_agent(Event::Idle {
             tenant: TenantId(a as u64),

@@ -62,8 +62,8 @@ impl Outcome {
             let mut bins_of = actor.bins.clone();
             bins_of.resize(bins, 0);
             Actor {
-                busy: actor.lanes.iter().map(|lane| lane.busy).sum(),
-                kernels: actor.lanes.iter().map(|lane| lane.completed).sum(),
+                busy: actor.streams.iter().map(|stream| stream.busy).sum(),
+                kernels: actor.streams.iter().map(|stream| stream.completed).sum(),
                 bins: bins_of,
                 latencies: actor.latencies.clone(),
                 charged: charged(a),

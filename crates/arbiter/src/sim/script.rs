@@ -41,8 +41,8 @@ impl World {
                     return;
                 }
                 self.actors[a].alive = false;
-                for lane in &mut self.actors[a].lanes {
-                    lane.queue.truncate(1);
+                for stream in &mut self.actors[a].streams {
+                    stream.queue.truncate(1);
                 }
                 self.want(a, false);
                 self.at(self.now + self.host.teardown, Happening::Gone { actor: a });

@@ -86,7 +86,7 @@ impl World {
             Happening::Done { device, serial } => self.done(device, serial),
             Happening::Agent(event) => self.agent(&event),
             Happening::Told(decision) => self.told(decision),
-            Happening::Alarm => self.rung(),
+            Happening::Alarm => self.ring_alarm(),
         }
     }
 }

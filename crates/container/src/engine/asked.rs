@@ -18,16 +18,16 @@ struct State {
     by_signal: bool,
 }
 
-/// An engine that can be asked, with its flags before the verb.
+/// The command of an engine, with its flags before the verb.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct EngineCommand<'a> {
     /// Its command.
     pub program: &'a Path,
     /// Its own flags, before the verb.
     pub globals: &'a [OsString],
 }
 
-impl Asked<'_> {
+impl EngineCommand<'_> {
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.program);
         command
@@ -141,7 +141,7 @@ mod tests {
             std::fs::write(&later, then).expect("written");
             let answer = format!("'; cat {0}; cp {1} {0}; : '", once.display(), later.display());
             let program = engine(base.path(), format, Path::new(&answer));
-            let asked = Asked {
+            let asked = EngineCommand {
                 program: &program,
                 globals: &globals,
             };
@@ -162,7 +162,7 @@ mod tests {
         let globals = ["--root", "/x"].map(OsString::from);
         let first = |answer: &str| {
             let program = engine(base.path(), "State.Pid", Path::new(answer));
-            let asked = Asked {
+            let asked = EngineCommand {
                 program: &program,
                 globals: &globals,
             };
@@ -178,7 +178,7 @@ mod tests {
         let globals = ["--root", "/x"].map(OsString::from);
         let folder = |format: &str, answer: &Path| {
             let program = engine(base.path(), format, answer);
-            let asked = Asked {
+            let asked = EngineCommand {
                 program: &program,
                 globals: &globals,
             };

@@ -7,7 +7,7 @@ mod flags;
 mod line;
 
 pub use around::around;
-pub use asked::Asked;
+pub use asked::EngineCommand;
 pub use diagnose::{diagnose, version};
 pub use line::{Line, Seen, split};
 

@@ -21,13 +21,13 @@ pub const MOST: usize = 4 << 20;
 const HEAD: usize = 10;
 /// The most that we put into one frame. The runtime's reader has a buffer of this size, and fails on a frame that is
 /// larger than the space it has left for it.
-const PIECE: usize = 4096;
+const FRAME_MOST: usize = 4096;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Which of the two connections.
-    pub lane: u32,
+    pub connection: u32,
     /// The call: a response has its request's.
     pub stream: u32,
     /// [`REQUEST`] or [`RESPONSE`]; others are of streams, which NRI has not.
@@ -43,7 +43,7 @@ pub struct Message {
 pub struct Trunk<S> {
     socket: S,
     /// The bytes of messages that are not whole yet.
-    lanes: BTreeMap<u32, Vec<u8>>,
+    connections: BTreeMap<u32, Vec<u8>>,
 }
 
 impl<S> Trunk<S> {
@@ -51,7 +51,9 @@ impl<S> Trunk<S> {
     pub fn new(socket: S) -> Self {
         Self {
             socket,
-            lanes: [PLUGIN, RUNTIME].map(|lane| (lane, Vec::new())).into(),
+            connections: [PLUGIN, RUNTIME]
+                .map(|connection| (connection, Vec::new()))
+                .into(),
         }
     }
 }
@@ -74,8 +76,8 @@ impl<S: Read> Trunk<S> {
     /// The socket's, and [`ErrorKind::InvalidData`] for what is no frame and no message.
     pub fn receive(&mut self) -> io::Result<Option<Message>> {
         loop {
-            for (lane, bytes) in &mut self.lanes {
-                if let Some(message) = message(*lane, bytes)? {
+            for (connection, bytes) in &mut self.connections {
+                if let Some(message) = message(*connection, bytes)? {
                     return Ok(Some(message));
                 }
             }
@@ -98,13 +100,13 @@ impl<S: Read> Trunk<S> {
             return Ok(false);
         }
         self.socket.read_exact(&mut head[begun..])?;
-        let (lane, length) = (word(&head[..4]), word(&head[4..]));
+        let (connection, length) = (word(&head[..4]), word(&head[4..]));
         if length as usize > HEAD + MOST {
             return Err(malformed("a frame is too large"));
         }
         let mut rest = (&mut self.socket).take(u64::from(length));
         // Connections that neither side has opened lead nowhere.
-        let read = match self.lanes.get_mut(&lane) {
+        let read = match self.connections.get_mut(&connection) {
             Some(bytes) => rest.read_to_end(bytes)? as u64,
             None => io::copy(&mut rest, &mut io::sink())?,
         };
@@ -116,7 +118,7 @@ impl<S: Read> Trunk<S> {
 }
 
 /// Takes the first message off a connection's bytes, if it is whole.
-fn message(lane: u32, bytes: &mut Vec<u8>) -> io::Result<Option<Message>> {
+fn message(connection: u32, bytes: &mut Vec<u8>) -> io::Result<Option<Message>> {
     let Some(head) = bytes.first_chunk::<HEAD>() else {
         return Ok(None);
     };
@@ -131,7 +133,7 @@ fn message(lane: u32, bytes: &mut Vec<u8>) -> io::Result<Option<Message>> {
     let mut data = std::mem::replace(bytes, rest);
     data.drain(..HEAD);
     Ok(Some(Message {
-        lane,
+        connection,
         stream,
         kind,
         flags,
@@ -154,11 +156,11 @@ impl<S: Write> Trunk<S> {
         bytes.extend(message.stream.to_be_bytes());
         bytes.extend([message.kind, message.flags]);
         bytes.extend(&message.data);
-        for piece in bytes.chunks(PIECE) {
-            let mut frame = Vec::with_capacity(8 + PIECE);
-            frame.extend(message.lane.to_be_bytes());
-            frame.extend(u32::try_from(piece.len()).unwrap_or(0).to_be_bytes());
-            frame.extend(piece);
+        for part in bytes.chunks(FRAME_MOST) {
+            let mut frame = Vec::with_capacity(8 + FRAME_MOST);
+            frame.extend(message.connection.to_be_bytes());
+            frame.extend(u32::try_from(part.len()).unwrap_or(0).to_be_bytes());
+            frame.extend(part);
             self.socket.write_all(&frame)?;
         }
         self.socket.flush()
@@ -169,9 +171,9 @@ impl<S: Write> Trunk<S> {
 mod tests {
     use super::*;
 
-    fn message_of(lane: u32, stream: u32, data: Vec<u8>) -> Message {
+    fn message_of(connection: u32, stream: u32, data: Vec<u8>) -> Message {
         Message {
-            lane,
+            connection,
             stream,
             kind: REQUEST,
             flags: 0,
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives_in_pieces_and_whole() {
+    fn what_is_sent_arrives_in_parts_and_whole() {
         let messages = [
             message_of(RUNTIME, 1, vec![1; 3]),
             message_of(PLUGIN, 3, (0..=255).cycle().take(100_000).collect()),
@@ -203,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn lanes_do_not_mix() {
+    fn connections_do_not_mix() {
         let (one, two) = (
             message_of(PLUGIN, 1, vec![1; 6000]),
             message_of(RUNTIME, 1, vec![2; 6000]),
         );
         // The first frame of each, then the second of each.
         let (first, second) = (sent(std::slice::from_ref(&one)), sent(std::slice::from_ref(&two)));
-        let cut = 8 + PIECE;
+        let cut = 8 + FRAME_MOST;
         let bytes = [&first[..cut], &second[..cut], &first[cut..], &second[cut..]].concat();
         let mut trunk = Trunk::new(&bytes[..]);
         assert_eq!(trunk.receive().expect("read"), Some(one));
@@ -226,7 +228,7 @@ mod tests {
         let mut trunk = Trunk::new(&both[..]);
         for stream in [1, 3] {
             let message = trunk.receive().expect("read").expect("a message");
-            assert_eq!((message.lane, message.stream), (PLUGIN, stream));
+            assert_eq!((message.connection, message.stream), (PLUGIN, stream));
         }
     }
 

@@ -87,7 +87,7 @@ pub fn serve<'scope, P: Plugin>(
         scope,
         plugin,
         trunk: Trunk::new(socket),
-        patience: patience(REQUEST_TIMEOUT),
+        timeout: answer_timeout(REQUEST_TIMEOUT),
         runtime: String::new(),
         known: Synchronize::default(),
         shutdown: false,
@@ -107,7 +107,7 @@ fn broken(error: io::Error) -> Fault {
 }
 
 /// How long we take at most: a quarter of the time is the way there and back.
-fn patience(timeout: Duration) -> Duration {
+fn answer_timeout(timeout: Duration) -> Duration {
     timeout / 4 * 3
 }
 
@@ -115,7 +115,7 @@ struct Session<'scope, 'env, S, P> {
     scope: &'scope Scope<'scope, 'env>,
     plugin: &'scope P,
     trunk: Trunk<S>,
-    patience: Duration,
+    timeout: Duration,
     runtime: String,
     /// What has come of a synchronization in several parts.
     known: Synchronize,
@@ -133,7 +133,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
             .text(2, "RegisterPlugin")
             .message(3, request);
         self.trunk.send(&Message {
-            lane: RUNTIME,
+            connection: RUNTIME,
             stream: 1,
             kind: REQUEST,
             flags: 0,
@@ -142,7 +142,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
     }
 
     fn take(&mut self, message: &Message) -> Result<(), Fault> {
-        match (message.lane, message.kind) {
+        match (message.connection, message.kind) {
             (RUNTIME, RESPONSE) => registered(&message.data),
             (PLUGIN, REQUEST) => {
                 let answer = self.answer(message);
@@ -189,7 +189,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
         self.runtime = configure.runtime;
         self.known = Synchronize::default();
         if configure.request_timeout_ms > 0 {
-            self.patience = patience(Duration::from_millis(configure.request_timeout_ms));
+            self.timeout = answer_timeout(Duration::from_millis(configure.request_timeout_ms));
         }
         let mask = event::ALL.iter().fold(0, |mask, event| mask | 1 << (event - 1));
         Writer::default().number(2, mask)
@@ -260,7 +260,7 @@ impl<'scope, S: Read + Write, P: Plugin> Session<'scope, '_, S, P> {
                 late(unheard.0);
             }
         });
-        receiver.recv_timeout(self.patience).ok()
+        receiver.recv_timeout(self.timeout).ok()
     }
 }
 
@@ -333,7 +333,7 @@ fn respond(stream: u32, answer: Answer) -> Message {
         data = Writer::default().message(1, status).into_bytes();
     }
     Message {
-        lane: PLUGIN,
+        connection: PLUGIN,
         stream,
         kind: RESPONSE,
         flags: 0,

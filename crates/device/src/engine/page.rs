@@ -7,7 +7,7 @@
 
 use super::copy;
 use super::mps::Client;
-use super::schedule::{DEFAULT_SLICE, JOBS, Job, Now, PATIENCE, Place, Schedule, State, WHOLE};
+use super::schedule::{DEFAULT_SLICE, JOBS, Job, MAX_LAG, Now, Place, Schedule, State, WHOLE};
 use crate::clock;
 use crate::memory::mapping::Mapping;
 use crate::page_file::PageFile;
@@ -435,7 +435,7 @@ impl Locked<'_> {
         };
         // A timeline that is ahead of the clock is not used. One that is far behind was idle, or is corrupt.
         let cursor = words.cursor.load(Relaxed);
-        let cursor = cursor.clamp(now.device.saturating_sub(50 * PATIENCE), now.device);
+        let cursor = cursor.clamp(now.device.saturating_sub(50 * MAX_LAG), now.device);
         Schedule {
             cursor,
             idle_wanted: words.idle_wanted.load(Relaxed),

@@ -8,7 +8,7 @@
 //! time.
 //!
 //! A job whose kernel is still being executed is *open*: it needs at least `extent`. The timeline does not go past what
-//! is known of the job at its head, but never lags more than [`PATIENCE`]. After that an open job is charged as if it
+//! is known of the job at its head, but never lags more than [`MAX_LAG`]. After that an open job is charged as if it
 //! ran. A process without a sign of life for that long is stopped, and its job does not keep its turn.
 
 /// Default slice: about what the driver's is, in nanoseconds.
@@ -21,7 +21,7 @@ pub const LONG_SLICE: u64 = 30_000_000;
 pub const JOBS: usize = 8;
 /// The longest that the timeline lags behind the clock, in nanoseconds. An open job without a sign of life stays as
 /// long.
-pub const PATIENCE: u64 = 30_000_000;
+pub const MAX_LAG: u64 = 30_000_000;
 /// The whole device, as widths and shares count it.
 pub const WHOLE: u32 = 10_000;
 /// A job that runs as fast as it can.
@@ -140,7 +140,7 @@ impl Job {
         if self.ready > at {
             return Want::From(self.ready);
         }
-        let alive = real.saturating_sub(self.touched) < PATIENCE;
+        let alive = real.saturating_sub(self.touched) < MAX_LAG;
         match self.state {
             State::Closed => Want::For(self.rest()),
             State::Polling if alive => Want::For(u64::MAX),
@@ -183,7 +183,7 @@ impl Place {
 impl Schedule {
     /// Deals the engine out up to now. False if it is not known yet which process has it.
     pub fn advance(&mut self, now: Now) -> bool {
-        let late = now.device.saturating_sub(PATIENCE);
+        let late = now.device.saturating_sub(MAX_LAG);
         for _ in 0..STEPS {
             if self.cursor >= now.device {
                 return true;
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(line.predict(1, at(10 * MS)), Err(MS / 2));
         // Its process is awake, but late: it is charged as if it ran.
         line.places[0].jobs[0].touched = 40 * MS;
-        assert!(!line.advance(at(PATIENCE + 10 * MS)));
+        assert!(!line.advance(at(MAX_LAG + 10 * MS)));
         assert_eq!(ends(&line, 1), [3 * MS]);
         assert_eq!(line.places[0].busy, 9 * MS);
         // Stopped: the others have the engine alone.

@@ -1,4 +1,4 @@
-//! One piece of ordered work, and the graph that orders it.
+//! One task of ordered work, and the graph that orders it.
 //!
 //! A stream is a chain of tasks, an event a task without work, a wait an edge between two chains. There are only edges
 //! from older to newer tasks, so the graph has no cycle.

@@ -16,7 +16,7 @@ const LOCK_MODE: u32 = 0o600;
 /// Processes that an agent gave a device read it.
 const MODE: u32 = 0o644;
 /// Changes take microseconds. A process that was stopped in the middle of one must not hang all others.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a device's division cannot be read or changed; Display is one sentence.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl Store {
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(why) => return Err(StoreError::Io(path, why.into())),
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 return Err(StoreError::Locked(path));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_seen_by_all_and_refusals_by_nobody() {
+    fn changes_are_seen_by_all_and_refusals_by_none() {
         let run = tempfile::tempdir().expect("a folder");
         let store = Store::of(run.path(), gpu());
         assert_eq!(store.read().expect("none is off"), State::default());

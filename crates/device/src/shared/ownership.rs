@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// The byte that the owner has locked.
-const PAYER: u64 = 0;
+const OWNER: u64 = 0;
 /// The byte that is locked by each process that has the memory from another process.
 const HOLDER: u64 = 1;
 /// Behind the first page, a word for each place where an allocation can start in a page of the device. It is the number
@@ -33,7 +33,7 @@ const LIST_BYTES: u64 = PAGE / GRANULE * 8;
 /// A draft this old was left by a process that died while it wrote.
 const DRAFT_LIFE: Duration = Duration::from_secs(60);
 /// Tries at an ownership record that another process removes or replaces at the moment, 1 ms apart.
-const PATIENCE: u32 = 1000;
+const MAX_TRIES: u32 = 1000;
 
 /// Names an allocation of shared memory: random, never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -208,7 +208,7 @@ impl OwnershipRecords {
     ) -> Result<FileLock, Errno> {
         rustix::fs::ftruncate(&file, FILE_BYTES as u64 + LIST_BYTES)?;
         rustix::io::pwrite(&file, &contents.to_bytes(), 0)?;
-        let lock = FileLock::take(file, PAYER, 1, Hold::Alone)?.ok_or(Errno::AGAIN)?;
+        let lock = FileLock::take(file, OWNER, 1, Hold::Alone)?.ok_or(Errno::AGAIN)?;
         rustix::fs::linkat(CWD, draft, CWD, path, AtFlags::empty())?;
         Ok(lock)
     }
@@ -221,7 +221,7 @@ impl OwnershipRecords {
         charge: &Arc<dyn Charge>,
     ) -> Result<Option<Arc<OwnershipRecord>>, Errno> {
         let path = self.path(id);
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_TRIES {
             let file = match open(&path) {
                 Err(Errno::NOENT) => return Ok(None),
                 opened => fs::File::from(opened?),
@@ -294,7 +294,7 @@ fn unpaid(path: &Path) -> u64 {
         }
         return 0;
     }
-    match (is_locked(file.as_fd(), PAYER), is_locked(file.as_fd(), HOLDER)) {
+    match (is_locked(file.as_fd(), OWNER), is_locked(file.as_fd(), HOLDER)) {
         (Ok(false), Ok(true)) => Contents::read(&file).map_or(0, |contents| contents.bytes),
         (Ok(false), Ok(false)) => {
             remove_unused(path, file.into());
@@ -306,7 +306,7 @@ fn unpaid(path: &Path) -> u64 {
 
 /// Removes an ownership record if no process has any part in it.
 fn remove_unused(path: &Path, file: OwnedFd) {
-    if try_lock(file.as_fd(), PAYER, 2, Hold::Alone) == Ok(true) {
+    if try_lock(file.as_fd(), OWNER, 2, Hold::Alone) == Ok(true) {
         let _gone = rustix::fs::unlink(path);
     }
 }
@@ -353,12 +353,12 @@ impl OwnershipRecord {
         if payment.is_some() {
             return;
         }
-        let free = open(&self.path).is_ok_and(|file| is_locked(file.as_fd(), PAYER) == Ok(false));
+        let free = open(&self.path).is_ok_and(|file| is_locked(file.as_fd(), OWNER) == Ok(false));
         // Charged first: that others count it as well for a moment refuses them less than it has to.
         if free
             && let Ok(charged) = Charged::take_over(&self.charge, self.contents.bytes)
             && let Ok(file) = open(&self.path)
-            && let Ok(Some(lock)) = FileLock::take(file, PAYER, 1, Hold::Alone)
+            && let Ok(Some(lock)) = FileLock::take(file, OWNER, 1, Hold::Alone)
         {
             *payment = Some(Payment {
                 _lock: lock,

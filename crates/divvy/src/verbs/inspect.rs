@@ -1,6 +1,6 @@
 //! `divvy inspect`: everything about slices.
 
-use divvy_model::{Attendant, Fault, SliceRecord};
+use divvy_model::{Fault, LifetimeAnchor, SliceRecord};
 
 use crate::context::Context;
 use crate::output::{self, Format};
@@ -49,12 +49,12 @@ fn in_words(slice: &SliceRecord) -> String {
     line("id", slice.id.clone());
     line("state", standing(slice));
     if slice.lasting {
-        let until = match &slice.attendant {
+        let until = match &slice.lifetime_anchor {
             None => "until it is deleted".into(),
-            Some(Attendant::Process { pid, .. }) => format!("until process {pid} has ended"),
-            Some(Attendant::Path(path)) => format!("until {} is gone", path.display()),
-            Some(Attendant::Containers { taken: true, .. }) => "until its last container is gone".into(),
-            Some(Attendant::Containers { taken: false, .. }) => {
+            Some(LifetimeAnchor::Process { pid, .. }) => format!("until process {pid} has ended"),
+            Some(LifetimeAnchor::Path(path)) => format!("until {} is gone", path.display()),
+            Some(LifetimeAnchor::Containers { taken: true, .. }) => "until its last container is gone".into(),
+            Some(LifetimeAnchor::Containers { taken: false, .. }) => {
                 "until its last container is gone; none has come yet".into()
             }
         };
@@ -135,8 +135,8 @@ fn in_words(slice: &SliceRecord) -> String {
     for run in &slice.runs {
         line("run", format!("{} {}", run.pid, run.command.join(" ")));
     }
-    if let Some(keeper) = slice.keeper_pid {
-        line("keeper", format!("process {keeper}"));
+    if let Some(page_server) = slice.page_server_pid {
+        line("page server", format!("process {page_server}"));
     }
     for bypass in &slice.bypasses {
         line("not enforced", bypass.clone());

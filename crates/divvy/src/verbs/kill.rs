@@ -126,10 +126,10 @@ fn show(format: Format, killed: &Killed, dry_run: bool) -> Result<(), Fault> {
     }
     let pids: Vec<String> = killed.pids.iter().map(u32::to_string).collect();
     let verb = if dry_run { "would signal" } else { "signalled" };
-    output::print(&format!("{}: {verb} {}", killed.slice.name, or_nobody(&pids)))
+    output::print(&format!("{}: {verb} {}", killed.slice.name, or_no_process(&pids)))
 }
 
-fn or_nobody(pids: &[String]) -> String {
+fn or_no_process(pids: &[String]) -> String {
     if pids.is_empty() {
         "no process".into()
     } else {

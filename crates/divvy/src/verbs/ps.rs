@@ -59,7 +59,7 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
         // There is no slice here; the devices may be in use all the same.
         None => SliceItems {
             items: Vec::new(),
-            unmanaged: context.strangers()?,
+            unmanaged: context.unmanaged_processes()?,
         },
     };
     for slice in &mut items {

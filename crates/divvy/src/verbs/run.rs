@@ -49,7 +49,7 @@ pub struct Args {
     driver: Option<PathBuf>,
     /// How strongly the program is kept inside: env, cooperative, enforced, hardware, vm. The default, cooperative,
     /// stops mistakes, not malice: the limits live in the program's own process
-    #[arg(long, value_name = "RUNG", value_parser = word::<Isolation>)]
+    #[arg(long, value_name = "LEVEL", value_parser = word::<Isolation>)]
     isolation: Option<Isolation>,
     /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
     /// every process on them

@@ -8,7 +8,7 @@ use divvy_agent::api::CreateSlice;
 use divvy_agent::bypass::containers::members as container_members;
 use divvy_container::running::Processes;
 use divvy_model::{
-    ANY_POD, Attendant, Code, DeviceRecord, DeviceShare, Fault, MemoryAmount, SliceRecord, SliceRequest,
+    ANY_POD, Code, DeviceRecord, DeviceShare, Fault, LifetimeAnchor, MemoryAmount, SliceRecord, SliceRequest,
 };
 
 use crate::config::parse_duration;
@@ -221,7 +221,7 @@ fn containers(run: &RunDir, slice: &SliceRecord, force: bool) -> Result<(), Faul
         (false, true) => remark(&format!("{} is left without its slice", names.join(", "))),
         (true, _) => {}
     }
-    if let Some(Attendant::Path(folder)) = &slice.attendant
+    if let Some(LifetimeAnchor::Path(folder)) = &slice.lifetime_anchor
         && names.is_empty()
         && folder.exists()
     {

@@ -2,7 +2,7 @@
 
 use super::args::{Handle, In, InMut, Out, stream_name};
 use super::find;
-use super::graph_params::Given;
+use super::graph_params::NodeParams;
 use super::stream_name::stream_of;
 use crate::Result;
 use crate::driver::driver;

@@ -3,7 +3,7 @@
 use super::args::{Handle, In, InMut, Out};
 use super::find;
 use super::graph::before;
-use super::graph_params::Given;
+use super::graph_params::NodeParams;
 use crate::Result;
 use crate::driver::driver;
 use crate::graph::edge::Before;

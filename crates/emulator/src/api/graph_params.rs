@@ -13,19 +13,19 @@ use crate::memop::MemOps;
 use divvy_abi::*;
 
 /// Parameters that describe a node's work.
-pub trait Given {
+pub trait NodeParams {
     /// The work, checked, with everything copied that the program may change afterwards.
     fn work(&self) -> Result<Work>;
 }
 
-impl Given for CUDA_KERNEL_NODE_PARAMS {
+impl NodeParams for CUDA_KERNEL_NODE_PARAMS {
     fn work(&self) -> Result<Work> {
         // SAFETY: the program vouches for its parameter lists.
         Ok(Work::Kernel(unsafe { kernel_work(self) }?))
     }
 }
 
-impl Given for CUDA_KERNEL_NODE_PARAMS_v1 {
+impl NodeParams for CUDA_KERNEL_NODE_PARAMS_v1 {
     fn work(&self) -> Result<Work> {
         CUDA_KERNEL_NODE_PARAMS {
             func: self.func,
@@ -44,7 +44,7 @@ impl Given for CUDA_KERNEL_NODE_PARAMS_v1 {
     }
 }
 
-impl Given for (CUDA_MEMCPY3D, u64) {
+impl NodeParams for (CUDA_MEMCPY3D, u64) {
     fn work(&self) -> Result<Work> {
         Ok(Work::Memcpy(MemcpyWork::read(
             self.0,
@@ -54,13 +54,13 @@ impl Given for (CUDA_MEMCPY3D, u64) {
     }
 }
 
-impl Given for (CUDA_MEMSET_NODE_PARAMS, u64) {
+impl NodeParams for (CUDA_MEMSET_NODE_PARAMS, u64) {
     fn work(&self) -> Result<Work> {
         Ok(Work::Memset(MemsetWork::read(self.0, current::named(self.1)?)?))
     }
 }
 
-impl Given for CUDA_HOST_NODE_PARAMS {
+impl NodeParams for CUDA_HOST_NODE_PARAMS {
     fn work(&self) -> Result<Work> {
         Ok(Work::Host(HostWork {
             function: self.fn_.ok_or(CUDA_ERROR_INVALID_VALUE)?,
@@ -70,7 +70,7 @@ impl Given for CUDA_HOST_NODE_PARAMS {
     }
 }
 
-impl Given for CUDA_BATCH_MEM_OP_NODE_PARAMS {
+impl NodeParams for CUDA_BATCH_MEM_OP_NODE_PARAMS {
     fn work(&self) -> Result<Work> {
         if self.flags != 0 || self.count == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -85,7 +85,7 @@ impl Given for CUDA_BATCH_MEM_OP_NODE_PARAMS {
     }
 }
 
-impl Given for CUgraphNodeParams {
+impl NodeParams for CUgraphNodeParams {
     fn work(&self) -> Result<Work> {
         let given = &self.anonymous1;
         // SAFETY: the type says which member of the union the program filled in, and any bits are numbers or addresses.

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 /// The smallest page of any Linux we run on: probing finer than the real pages costs time, never truth.
 const PAGE: usize = 4096;
-/// Pages asked about in one system call (the kernel takes at most 1024 pieces).
+/// Pages asked about in one system call (the kernel takes at most 1024 ranges).
 const BATCH: usize = 512;
 
 /// Whether all of `bytes` bytes from `start` can be read now. Where the kernel does not tell (a filter forbids the

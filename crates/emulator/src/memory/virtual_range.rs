@@ -187,11 +187,11 @@ impl Reservations {
     pub fn unmap(&self, mappings: Vec<Arc<Mapped>>) -> Result<(), RangeError> {
         for mapped in mappings {
             let address = mapped.address;
-            let mut patience = 10_000;
+            let mut tries_left = 10_000;
             // This reference and the table's.
             while Arc::strong_count(&mapped) > 2 {
-                patience -= 1;
-                if patience == 0 {
+                tries_left -= 1;
+                if tries_left == 0 {
                     return Err(RangeError::System);
                 }
                 std::thread::sleep(Duration::from_micros(100));

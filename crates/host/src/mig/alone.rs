@@ -22,7 +22,7 @@ impl Alone {
     /// The file's name in a run directory: the emulated devices there are its own.
     pub const NAME: &str = "mig-apply.lock";
     /// The time that another process's change of some GPUs may take.
-    pub const PATIENCE: Duration = Duration::from_secs(60);
+    pub const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Waits until no other process changes devices. A user who may not open the file may not change devices either,
     /// and is told so by the driver.
@@ -30,7 +30,7 @@ impl Alone {
     /// # Errors
     /// [`Code::MigBusy`] where another process does not come to an end in time; [`Code::MigDriver`] where the file
     /// cannot be had.
-    pub fn wait(path: &Path, patience: Duration) -> Result<Self, Fault> {
+    pub fn wait(path: &Path, timeout: Duration) -> Result<Self, Fault> {
         let fault = |error: &std::io::Error| {
             let message = format!("cannot lock `{}`", path.display());
             Fault::new(Code::MigDriver, message).because(error)
@@ -59,7 +59,7 @@ impl Alone {
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(why) => return Err(fault(&why.into())),
             }
-            if begin.elapsed() > patience {
+            if begin.elapsed() > timeout {
                 return Err(
                     Fault::new(Code::MigBusy, "another `divvy gpu mig` is changing instances")
                         .hint("wait for it or end it, then apply again"),

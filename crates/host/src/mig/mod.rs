@@ -8,12 +8,12 @@ mod driver;
 mod file;
 mod geometry;
 mod nvml;
-mod patient;
 mod plan;
 mod pool;
 mod request;
 mod room;
 mod strategy;
+mod with_timeout;
 
 pub use alone::Alone;
 pub use apply::{Change, DevicePlan, Outcome, Step, apply, occupancy, plan_devices};
@@ -22,9 +22,9 @@ pub use driver::{ComputeInstance, GpuInstance, MigDevice, MigDriver, NewInstance
 pub use file::{ConfigEntry, Devices, MigFile, Target, targets};
 pub use geometry::{Geometry, Layout, Profile, Shapes};
 pub use nvml::NvmlMig;
-pub use patient::Patient;
 pub use plan::{Chosen, Goal, Occupancy, best};
 pub use pool::{Placed, PoolPlan, Unplaced, plan_pool};
 pub use request::{Wanted, goal, parse_list};
 pub use room::{Least, room_for};
 pub use strategy::{Strategy, resources};
+pub use with_timeout::MigWithTimeout;

@@ -48,7 +48,7 @@ impl Library {
     }
 }
 
-impl super::Asked for Library {
+impl super::NvidiaLibrary for Library {
     fn cuda_version(&self) -> Option<(u32, u32)> {
         let version = self.nvml.get()?.sys_cuda_driver_version().ok()?;
         let version = u32::try_from(version).ok()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use divvy_model::{Bytes, DeviceRecord, Hardware};
 
-use crate::patience::{Patient, Silence};
+use crate::timeout::{Silence, WithTimeout};
 use crate::topology::Nvlinks;
 
 mod library;
@@ -20,7 +20,7 @@ const QUESTION: Duration = Duration::from_secs(3);
 /// NVML, asked within a time.
 pub struct Nvidia {
     /// None: a machine whose devices are all emulated.
-    library: Option<Patient<Box<dyn Asked>>>,
+    library: Option<WithTimeout<Box<dyn NvidiaLibrary>>>,
     started: AtomicBool,
     start: Duration,
     question: Duration,
@@ -48,8 +48,8 @@ pub struct DeviceUse {
     pub processes: Vec<(u32, Option<Bytes>)>,
 }
 
-/// What is asked of a library. A fake in tests.
-pub trait Asked {
+/// The questions to a library. Tests use a fake.
+pub trait NvidiaLibrary {
     /// The devices as they are now.
     fn report(&self) -> NvidiaReport;
     /// The CUDA version that the driver offers.
@@ -75,13 +75,13 @@ impl Nvidia {
 
     /// Over what `open` makes on a thread of its own, with times for the first question and for each other.
     #[must_use]
-    pub fn over<A: Asked + 'static>(
+    pub fn over<A: NvidiaLibrary + 'static>(
         open: impl FnOnce() -> A + Send + 'static,
         start: Duration,
         question: Duration,
     ) -> Self {
         Self {
-            library: Some(Patient::start(|| Box::new(open()) as Box<dyn Asked>)),
+            library: Some(WithTimeout::start(|| Box::new(open()) as Box<dyn NvidiaLibrary>)),
             started: AtomicBool::new(false),
             start,
             question,
@@ -108,12 +108,12 @@ impl Nvidia {
     /// Whether the driver has left a question without an answer: it is asked nothing else until that answer is there.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        self.library.as_ref().is_some_and(Patient::is_silent)
+        self.library.as_ref().is_some_and(WithTimeout::is_silent)
     }
 
     fn ask<T: Default + Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Asked) -> T + Send + 'static,
+        question: impl FnOnce(&dyn NvidiaLibrary) -> T + Send + 'static,
     ) -> Result<T, Silence> {
         let Some(library) = &self.library else {
             return Ok(T::default());
@@ -130,7 +130,7 @@ impl Nvidia {
     fn ask_of<T: Default + Send + 'static>(
         &self,
         uuid: &str,
-        question: impl FnOnce(&dyn Asked, &str) -> T + Send + 'static,
+        question: impl FnOnce(&dyn NvidiaLibrary, &str) -> T + Send + 'static,
     ) -> Result<T, Silence> {
         let uuid = uuid.to_owned();
         self.ask(move |asked| question(asked, &uuid))

@@ -8,6 +8,7 @@ use divvy_abi::{
 };
 
 use super::driver::{CudaError, Gpu, check};
+use super::shared::{Exported, InGraph};
 
 /// A way of getting memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +29,21 @@ pub enum Way {
     Async,
     /// cuMemAllocFromPoolAsync, from a pool of the program's.
     Pool,
+    /// A node of a graph.
+    Graph,
+    /// cuMemCreate, exported as a descriptor and imported again.
+    Exported,
+    /// The same, imported as external memory.
+    External,
 }
 
-/// Managed memory comes to the device in pieces of at least so many bytes (NVIDIA's open kernel modules, uvm_va_block.c:
+/// Managed memory comes to the device in blocks of at least so many bytes (NVIDIA's open kernel modules, uvm_va_block.c:
 /// "big pages" of 64 KiB).
 const MANAGED_PAGE: usize = 64 << 10;
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Plain,
         Self::Pitch,
         Self::Array,
@@ -44,6 +51,9 @@ impl Way {
         Self::Physical,
         Self::Async,
         Self::Pool,
+        Self::Graph,
+        Self::Exported,
+        Self::External,
         Self::Managed,
     ];
 
@@ -59,6 +69,9 @@ impl Way {
             Self::Physical => "physical",
             Self::Async => "async",
             Self::Pool => "pool",
+            Self::Graph => "graph",
+            Self::Exported => "exported",
+            Self::External => "external",
         }
     }
 
@@ -86,6 +99,10 @@ pub enum Held {
     Mipmap(CUmipmappedArray),
     /// Memory without an address.
     Physical(CUmemGenericAllocationHandle),
+    /// Memory that was exported and imported.
+    Exported(Exported),
+    /// A graph's memory.
+    InGraph(InGraph),
 }
 
 impl Gpu {
@@ -176,6 +193,9 @@ impl Gpu {
                     check("cuMemAllocFromPoolAsync", got)?;
                     Ok(Held::InStream(address))
                 }
+                Way::Graph => self.in_graph(length).map(Held::InGraph),
+                Way::Exported => self.exported(length).map(Held::Exported),
+                Way::External => self.external(length).map(Held::Exported),
             }
         }
     }
@@ -193,6 +213,8 @@ impl Gpu {
                 Held::Array(array) => (self.table.cuArrayDestroy)(array),
                 Held::Mipmap(array) => (self.table.cuMipmappedArrayDestroy)(array),
                 Held::Physical(handle) => (self.table.cuMemRelease)(handle),
+                Held::Exported(exported) => return self.give_back_exported(exported),
+                Held::InGraph(made) => return self.give_back_in_graph(made),
             }
         };
         check("giving memory back", given)
@@ -232,7 +254,7 @@ impl Gpu {
         ))
     }
 
-    fn pinned(&self) -> CUmemAllocationProp_v1 {
+    pub(super) fn pinned(&self) -> CUmemAllocationProp_v1 {
         let mut properties = CUmemAllocationProp_v1 {
             type_: CU_MEM_ALLOCATION_TYPE_PINNED,
             ..CUmemAllocationProp_v1::default()

@@ -6,9 +6,11 @@ mod graphs;
 mod kernels;
 mod memory;
 mod programs;
+mod shared;
 
 pub use driver::{CudaError, Gpu};
 pub use graphs::Graph;
 pub use kernels::{Kernel, Module, SPAN_PTX, Shape};
 pub use memory::{Held, Pool, Way};
 pub use programs::PROGRAMS;
+pub use shared::{Exported, InGraph};

@@ -27,13 +27,13 @@ enum Line {
 
 /// All of it, each thing once. What was answered at one time and refused at another was answered.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct DriverRequests {
     symbols: BTreeSet<String>,
     entries: BTreeMap<(String, i32, u64), bool>,
     tables: BTreeMap<String, bool>,
 }
 
-impl Asked {
+impl DriverRequests {
     /// What these lines say. A line that is none of the recorder's is left out.
     pub fn read(text: &str) -> Self {
         let mut asked = Self::default();
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn lines_come_sorted_and_once() {
-        let asked = Asked::read(
+        let asked = DriverRequests::read(
             r#"{"symbol":"nvmlInit_v2","library":"libnvidia-ml.so.1","by":"relocation"}
             {"symbol":"cuInit","library":"libcuda.so.1","by":"dlsym"}
             {"symbol":"cuInit","library":"libcuda.so.1","by":"relocation"}

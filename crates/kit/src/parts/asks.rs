@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::asked::Asked;
+use super::asked::DriverRequests;
 use super::count;
+use super::nvcc::{self, Nvcc};
 use super::python::{each_installed, program, python};
 use crate::ended::within;
 use crate::finding::{Failure, Finding, Unit};
@@ -34,7 +35,35 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         let mut command = Command::new(python());
         command.arg(program(client));
         ask(kit, (client, limit), command, &recorder).map(drop)
-    })
+    })?;
+    of_nvcc(kit, &recorder)
+}
+
+/// What programs ask for that nvcc makes here.
+fn of_nvcc(kit: &mut Kit, recorder: &Path) -> Result<(), Failure> {
+    const LEAST: Duration = Duration::from_secs(10);
+    if kit.left() < LEAST {
+        return kit.no_time("asks.nvcc");
+    }
+    let nvcc = match Nvcc::of_machine(kit) {
+        Ok(nvcc) => nvcc,
+        Err(why) => return kit.found(&Finding::skipped("asks.nvcc", why)),
+    };
+    let folder = nvcc::folder()?;
+    for (name, make) in nvcc::PROGRAMS {
+        if kit.left() < LEAST {
+            kit.no_time(format!("asks.{name}"))?;
+            continue;
+        }
+        match make(&nvcc, &folder) {
+            Ok(command) => {
+                let left = kit.left();
+                ask(kit, (name, left), command, recorder)?;
+            }
+            Err(why) => kit.found(&Finding::skipped(format!("asks.{name}"), why))?,
+        }
+    }
+    Ok(())
 }
 
 /// Runs a program with the recorder. Whether anything was written of it.
@@ -50,7 +79,7 @@ fn ask(
         command.env("LD_AUDIT", recorder).env("KIT_RECORD_TO", &record),
         limit,
     )?;
-    let asked = Asked::read(&String::from_utf8_lossy(&fs::read(&record).unwrap_or_default()));
+    let asked = DriverRequests::read(&String::from_utf8_lossy(&fs::read(&record).unwrap_or_default()));
     if asked.count() == 0 {
         let why = match ended.is_well() {
             true => "nothing was written: its loader takes no LD_AUDIT, or it asked for nothing".to_owned(),

@@ -10,6 +10,7 @@ use super::python::{each_installed, program, python};
 use crate::ended::within;
 use crate::finding::{Failure, Finding, Unit, Verdict};
 use crate::kit::Kit;
+use crate::scrub::foreign;
 
 /// The slice of each, as its program knows it.
 const MEMORY: &str = "4GiB";
@@ -162,7 +163,11 @@ fn one(kit: &mut Kit, client: &str, backend: Option<(&str, &str)>, until: Instan
         };
         lines += 1;
         let name = said["check"].as_str().unwrap_or("unnamed");
-        let says = said["says"].as_str().unwrap_or_default();
+        // What the library said itself comes apart from the program's own sentence.
+        let says = match (said["says"].as_str().unwrap_or_default(), said["said"].as_str()) {
+            (says, Some(said)) => format!("{says}: {}", foreign(said)),
+            (says, None) => says.to_owned(),
+        };
         let verdict = match said["holds"].as_bool() {
             Some(true) => Verdict::Holds,
             Some(false) => Verdict::Fails,

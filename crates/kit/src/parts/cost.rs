@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::median;
 use crate::finding::{Failure, Finding, Unit};
 use crate::kit::{Kit, ROOM, output};
+use crate::scrub::foreign;
 
 /// What a call may cost more, in nanoseconds: SPECIFICATION.md, "Overhead of the limiter".
 const MORE: [(&str, f64); 3] = [
@@ -35,6 +36,11 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
         let begun = Instant::now();
         let bare = || figures(&output(&mut Kit::bare_tenant("calls"))?);
         let first = bare()?;
+        if round == 0 {
+            for (call, bare) in &first {
+                kit.found(&before_any(call, *bare).so_far())?;
+            }
+        }
         let sliced = figures(&output(&mut kit.tenant(&["--memory", "4GiB"], "calls"))?)?;
         let second = bare()?;
         for (call, first) in first {
@@ -42,12 +48,30 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
                 rounds.entry(call).or_default().push([first, *sliced, *second]);
             }
         }
+        for (call, rounds) in &rounds {
+            kit.found(&of_call(call, rounds, kit.is_emulated()).so_far())?;
+        }
         longest = longest.max(begun.elapsed());
     }
     for (call, rounds) in rounds {
         kit.found(&of_call(&call, &rounds, kit.is_emulated()))?;
     }
     start_up(kit)
+}
+
+/// A call's check: the call's first word.
+fn check_of(call: &str) -> String {
+    format!("cost.{}", name_of(call))
+}
+
+fn name_of(call: &str) -> &str {
+    call.split_whitespace().next().unwrap_or(call)
+}
+
+/// What one run without the limiter tells of a call.
+fn before_any(call: &str, bare: f64) -> Finding {
+    let says = format!("{call}: {bare:.0} ns without the limiter; it was not measured with it");
+    Finding::fact(check_of(call), says).figure(bare, Unit::Nanoseconds)
 }
 
 /// What rounds tell of a call.
@@ -60,11 +84,11 @@ fn of_call(call: &str, rounds: &[Round], is_emulated: bool) -> Finding {
     let more = of(|[first, sliced, second]| sliced - f64::midpoint(*first, *second));
     let ratio = of(|[first, sliced, second]| sliced / f64::midpoint(*first, *second));
     let spread = of(|[first, _, second]| (first - second).abs());
-    let name = call.split_whitespace().next().unwrap_or(call);
-    let check = format!("cost.{name}");
+    let (name, check) = (name_of(call), check_of(call));
     let says = format!(
-        "{call}: {bare:.0} ns without the limiter, {:.0} ns with it",
-        bare + more
+        "{call}: {bare:.0} ns without the limiter, {:.0} ns with it, in {} rounds",
+        bare + more,
+        rounds.len()
     );
     let is_step = call.contains(" kernels ");
     let promised = match is_step {
@@ -87,7 +111,8 @@ fn of_call(call: &str, rounds: &[Round], is_emulated: bool) -> Finding {
 }
 
 fn figures(text: &str) -> Result<BTreeMap<String, f64>, Failure> {
-    let value: Value = serde_json::from_str(text.trim()).map_err(|error| format!("{error}: {text}"))?;
+    let value: Value =
+        serde_json::from_str(text.trim()).map_err(|error| format!("{error}: {}", foreign(text)))?;
     serde_json::from_value(value["nanoseconds"].clone()).map_err(|error| error.to_string())
 }
 
@@ -107,10 +132,14 @@ fn start_up(kit: &mut Kit) -> Result<(), Failure> {
             output(&mut command)?;
             *place = place.min(begun.elapsed().as_secs_f64());
         }
+        kit.found(&of_start(least).so_far())?;
     }
-    let finding = Finding::fact("cost.start", "a program's start in a slice takes longer by")
-        .figure((least.1 - least.0) * 1e9, Unit::Nanoseconds);
-    kit.found(&finding)
+    kit.found(&of_start(least))
+}
+
+fn of_start((bare, sliced): (f64, f64)) -> Finding {
+    Finding::fact("cost.start", "a program's start in a slice takes longer by")
+        .figure((sliced - bare) * 1e9, Unit::Nanoseconds)
 }
 
 #[cfg(test)]

@@ -11,13 +11,14 @@ use crate::conversation::Conversation;
 use crate::finding::{Failure, Finding, Unit, Verdict};
 use crate::gpu::Gpu;
 use crate::kit::Kit;
+use crate::scrub::foreign;
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     match Card::of(kit) {
         Ok(card) => of_nvml(kit, &card)?,
         Err(why) => kit.found(&Finding::skipped("facts.nvml", why))?,
     }
-    let gpu = Gpu::load()?;
+    let gpu = Gpu::load().map_err(|why| foreign(&why))?;
     exports(kit, &gpu)?;
     // The first context's cost, by NVML's figures before it and after.
     let before = used(kit);
@@ -56,9 +57,9 @@ fn used(kit: &Kit) -> Option<u64> {
 }
 
 fn of_nvml(kit: &mut Kit, card: &Card) -> Result<(), Failure> {
-    kit.found(&Finding::fact("facts.name", card.name.clone()))?;
+    kit.found(&Finding::fact("facts.name", foreign(&card.name)))?;
     if let Ok(version) = card.nvml.driver_version() {
-        kit.found(&of_version(&version, kit.is_emulated()))?;
+        kit.found(&of_version(&foreign(&version), kit.is_emulated()))?;
     }
     match card.nvml.compute_mode(card.handle) {
         Ok(mode) => kit.found(&of_mode(mode))?,

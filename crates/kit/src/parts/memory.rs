@@ -32,15 +32,15 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
             Err(why) => kit.found(&Finding::promise(format!("memory.{}", way.name()), false, why))?,
         }
     }
+    if super::may_share(kit) {
+        super::ipc::run(kit, card.as_ref().ok())?;
+    }
     nothing_is_left(kit, "memory.left")
 }
 
 fn one_way(kit: &mut Kit, card: Option<&Card>, way: Way) -> Result<(), Failure> {
     let check = |what: &str| format!("memory.{}.{what}", way.name());
-    let free = card.and_then(|card| {
-        let memory = card.nvml.memory(card.handle).ok()?;
-        Some(memory.total - memory.used)
-    });
+    let free = card.and_then(Card::free);
     // Managed memory may go to the host where the card is full: never more is asked for than is free.
     if free.is_some_and(|free| free < LIMIT + GIB) {
         return kit.found(&Finding::skipped(

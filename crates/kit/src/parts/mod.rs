@@ -8,8 +8,10 @@ pub(crate) mod cost;
 pub(crate) mod deaths;
 pub(crate) mod differences;
 pub(crate) mod facts;
+mod ipc;
 mod latency;
 pub(crate) mod memory;
+mod nvcc;
 mod python;
 pub(crate) mod sharing;
 mod side_by_side;
@@ -19,6 +21,7 @@ use divvy_abi::nvml::NVML_COMPUTEMODE_DEFAULT;
 use divvy_abi::nvml::client::{Client, Handle};
 
 use crate::kit::Kit;
+use crate::scrub::foreign;
 
 /// Whether the card takes several programs at once. One that does not tell is taken to.
 pub(crate) fn may_share(kit: &Kit) -> bool {
@@ -36,7 +39,7 @@ pub(crate) struct Card {
 impl Card {
     /// The one that the kit asks; why not, where NVML does not have it.
     pub fn of(kit: &Kit) -> Result<Self, String> {
-        let nvml = Client::open(c"libnvidia-ml.so.1")?;
+        let nvml = Client::open(c"libnvidia-ml.so.1").map_err(|why| foreign(&why))?;
         let all = 0..nvml.device_count().map_err(|failure| failure.to_string())?;
         let is_it = |uuid: &str| kit.device.as_deref() == Some(uuid);
         let mut known = all.filter_map(|index| nvml.device(index).ok());
@@ -49,6 +52,12 @@ impl Card {
             handle: facts.handle,
             name: facts.name,
         })
+    }
+
+    /// Memory that no program has, in bytes; none where NVML does not tell.
+    pub fn free(&self) -> Option<u64> {
+        let memory = self.nvml.memory(self.handle).ok()?;
+        Some(memory.total.saturating_sub(memory.used))
     }
 
     /// What NVML says that a process and its children hold, in bytes; none where it does not tell.

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{Card, count};
 use crate::finding::{Failure, Finding, Unit};
 use crate::kit::{Kit, output};
+use crate::scrub::foreign_value;
 
 pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     for (check, words) in [
@@ -14,7 +15,7 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     ] {
         match output(&mut Kit::divvy(words)) {
             Ok(text) => {
-                let details = serde_json::from_str(&text).unwrap_or_default();
+                let details = foreign_value(serde_json::from_str(&text).unwrap_or_default());
                 kit.found(
                     &Finding::fact(check, format!("what `divvy {}` says", words.join(" "))).details(details),
                 )?;

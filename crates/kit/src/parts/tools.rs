@@ -9,6 +9,7 @@ use crate::conversation::Conversation;
 use crate::ended::within;
 use crate::finding::{Failure, Finding};
 use crate::kit::{Kit, ROOM, last_words};
+use crate::scrub::foreign;
 
 /// The memory of the slice that a tool looks from, in MiB: a number that no other figure on a screen is likely to be.
 const INSIDE_MIB: u64 = 4057;
@@ -122,7 +123,7 @@ fn inside(kit: &mut Kit, tool: &Tool, check: &str, other: u64) -> Result<(), Fai
         true => format!("in a slice of {INSIDE_MIB} MiB it shows that much, and no program of another slice"),
         false => format!(
             "in a slice of {INSIDE_MIB} MiB it shows: {}",
-            last_words(shown.as_bytes())
+            foreign(&last_words(shown.as_bytes()))
         ),
     };
     kit.found(&Finding::promise(format!("{check}.inside"), holds, says))
@@ -143,7 +144,7 @@ fn outside(kit: &mut Kit, tool: &Tool, check: &str, other: Option<u64>) -> Resul
     let holds = has(&shown, other);
     let says = match holds {
         true => "outside it shows a slice's program".to_owned(),
-        false => format!("outside it shows: {}", last_words(shown.as_bytes())),
+        false => format!("outside it shows: {}", foreign(&last_words(shown.as_bytes()))),
     };
     kit.found(&Finding::promise(check, holds, says))
 }

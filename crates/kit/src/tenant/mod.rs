@@ -39,7 +39,8 @@ fn hello(gpu: &Gpu) -> Value {
     json!({"pid": std::process::id(), "free": memory.map(|memory| memory.0), "total": memory.map(|memory| memory.1)})
 }
 
-/// Gets memory as it is told: `fill WAY STEP MOST` until it is refused or has the most, `free`. Ends with its input.
+/// Gets memory as it is told: `fill WAY STEP MOST` until it is refused or has the most, `free`. `export` says by what another
+/// process can open what it has, and `open HANDLE` opens another one's. Ends with its input.
 fn memory() -> Result<(), Failure> {
     let gpu = Gpu::open()?;
     say(&hello(&gpu));
@@ -61,14 +62,33 @@ fn memory() -> Result<(), Failure> {
             ["free"] => {
                 let given: Result<Vec<()>, CudaError> =
                     held.drain(..).map(|held| gpu.give_back(held)).collect();
-                let given = given.and_then(|_| gpu.synchronize());
+                let given = given
+                    .and_then(|_| gpu.synchronize())
+                    .and_then(|()| gpu.trim_graphs());
                 json!({"error": given.err().map(|error| error.to_string())})
             }
+            ["export"] => export(&gpu, &held),
+            ["open", handle] => match gpu.ipc_open(handle) {
+                Ok(_) => json!({"error": null}),
+                Err(error) => json!({"error": error.to_string(), "out_of_memory": error.is_out_of_memory()}),
+            },
             _ => json!({"error": "no such word"}),
         };
         say(&answer);
     }
     Ok(())
+}
+
+fn export(gpu: &Gpu, held: &[Held]) -> Value {
+    let addresses = held.iter().filter_map(|held| match held {
+        Held::Address(address) => Some(*address),
+        _ => None,
+    });
+    let handles: Result<Vec<String>, CudaError> = addresses.map(|address| gpu.ipc_handle(address)).collect();
+    match handles {
+        Ok(handles) => json!({"handles": handles}),
+        Err(error) => json!({"error": error.to_string()}),
+    }
 }
 
 fn fill(gpu: &Gpu, way: Way, pool: Option<Pool>, (step, most): (u64, u64), held: &mut Vec<Held>) -> Value {

@@ -69,13 +69,13 @@ pub fn observe(path: &Path, account: u32) -> Result<Observed, AttachError> {
     // A process knows its own id in its own namespace, and the page server knows that id in the server's. If both ids
     // of the observer agree, the two share a namespace.
     let own_pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-    let keepers_namespace = reply.pid == own_pid;
+    let page_servers_namespace = reply.pid == own_pid;
     let total = ledger::total(page);
     let mut held_by_dead = 0_u64;
     let mut processes = Vec::new();
     for process in ledger::processes(page, ledger.as_fd()) {
         if process.alive {
-            let known_by = if keepers_namespace && process.host_pid != 0 {
+            let known_by = if page_servers_namespace && process.host_pid != 0 {
                 process.host_pid
             } else {
                 process.pid

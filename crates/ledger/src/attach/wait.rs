@@ -34,16 +34,16 @@ impl Attached {
     /// beyond the limit does not wait: no release makes space for it.
     #[must_use]
     pub fn begin_waiting(&self, bytes: u64) -> Option<Waiting<'_>> {
-        let patience = self.on_oom_wait();
-        if patience.is_zero() || bytes > self.memory_limit_bytes().max(self.spill_limit_bytes()) {
+        let timeout = self.on_oom_wait();
+        if timeout.is_zero() || bytes > self.memory_limit_bytes().max(self.spill_limit_bytes()) {
             return None;
         }
         let page = self.slot().page()?;
         Some(Waiting {
             attached: self,
-            deadline: Instant::now() + patience,
+            deadline: Instant::now() + timeout,
             since: page.begin_waiting(self.slot().index()),
-            releases: page.book.announce(),
+            releases: page.usage.announce(),
             pause: FIRST_PAUSE,
         })
     }
@@ -60,7 +60,7 @@ impl Waiting<'_> {
         if left.is_zero() {
             return false;
         }
-        page.book.sleep(self.releases, self.pause.min(left));
+        page.usage.sleep(self.releases, self.pause.min(left));
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         let slot = self.attached.slot().index();
         // Another thread of this process may have got its memory, and cleared the note that a thread waits.
@@ -71,7 +71,7 @@ impl Waiting<'_> {
             std::thread::sleep((COURTESY * longer).min(left));
         }
         // Read before the next try: a release after that changes the number, and the next pause does not sleep.
-        self.releases = page.book.announce();
+        self.releases = page.usage.announce();
         true
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use divvy_ledger::GrantSpec;
-use divvy_ledger::attach::{self, Attached, Door, Keeper, Pages};
+use divvy_ledger::attach::{self, Attached, Door, PageServer, Pages};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -26,8 +26,8 @@ impl Slice {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("attach.sock");
         let listener = UnixListener::bind(&path).expect("a socket");
-        let keeper = Arc::new(Keeper::new());
-        let serving = Arc::clone(&keeper);
+        let page_server = Arc::new(PageServer::new());
+        let serving = Arc::clone(&page_server);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let _outcome = serving.serve(&stream, Door::Container);
@@ -41,7 +41,7 @@ impl Slice {
             ..GrantSpec::default()
         };
         let pages = Pages::create(&spec).expect("pages");
-        keeper.hold(&pages).expect("delivery");
+        page_server.hold(&pages).expect("delivery");
         Self {
             _dir: dir,
             path,

@@ -50,7 +50,7 @@ pub(crate) static CUDA: Loader = Loader::new("libcuda.so.1", "DIVVY_DRIVER", env
 
 /// How many milliseconds to wait for another thread's dlopen. A driver's start takes a second at worst; in a forked
 /// child the thread may not exist.
-const PATIENCE: u32 = 60_000;
+const TIMEOUT_MS: u32 = 60_000;
 
 impl Loader {
     /// A library that is not opened yet.
@@ -73,7 +73,7 @@ impl Loader {
 
     /// The library; opened now if it was not yet.
     pub fn driver(&self) -> Driver {
-        for _ in 0..PATIENCE {
+        for _ in 0..TIMEOUT_MS {
             match self
                 .state
                 .compare_exchange(NOT_YET, OPENING, Ordering::AcqRel, Ordering::Acquire)

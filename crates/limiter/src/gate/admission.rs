@@ -61,6 +61,10 @@ const FEED: u64 = 64;
 /// On a machine whose threads wake late it may go earlier by that delay, but by no more than this part.
 const FED_AHEAD: u64 = 8;
 
+/// A launch this long, in nanoseconds, is not queued ahead: if the estimate of what runs were a tenth too short, a
+/// latency-critical slice would wait for both. The device idles for the launch's way, which is little beside it.
+const LONG_NS: u64 = 32_000_000;
+
 /// Whether a launch of `estimate_ns` may go at `now`, if a sleeping thread wakes `late_ns` late.
 pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, late_ns: u64) -> Admission {
     if now >= bounds.until_ns {
@@ -78,15 +82,19 @@ pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, 
     let wanted = remaining.saturating_add(estimate_ns);
     // A launch slightly longer than estimated is not held back: two kernels of half the bound count as two kernels.
     if wanted > bounds.in_flight_ns.saturating_add(bounds.in_flight_ns / FEED) && flight.all_ns > 0 {
-        let feed = late_ns.clamp(bounds.in_flight_ns / FEED, bounds.in_flight_ns / FED_AHEAD);
-        if remaining > feed {
+        let alone = estimate_ns >= LONG_NS;
+        let feed = match alone {
+            true => 0,
+            false => late_ns.clamp(bounds.in_flight_ns / FEED, bounds.in_flight_ns / FED_AHEAD),
+        };
+        if remaining > feed || alone {
             if flight.ran_ns >= flight.head_ns.min(flight.all_ns) {
                 return Admission::Late;
             }
             // Two kernels of nearly half the bound would leave the device idle in turns if the second waited for the
             // first's end.
             let fits = (wanted - bounds.in_flight_ns).max(bounds.go_ns());
-            return Admission::In(fits.min(remaining - feed));
+            return Admission::In(fits.min(remaining - feed).max(1));
         }
     }
     // The next work has to start within the lease and to fit in full, or nearly.
@@ -241,6 +249,23 @@ mod tests {
         assert_eq!(
             admit(flight(1800 * US, 50 * US, 0), bounds, 50 * US, 0),
             Admission::Now { more_ns: 150 * US }
+        );
+    }
+
+    #[test]
+    fn a_long_launch_is_not_queued_behind_what_runs() {
+        let bounds = Bounds {
+            until_ns: 1000 * MS,
+            in_flight_ns: 2 * MS,
+        };
+        let one = 80 * MS;
+        let behind = |ran| admit(flight(one, one, ran), bounds, one, 0);
+        assert_eq!(behind(0), Admission::In(one));
+        assert_eq!(behind(one - 10 * US), Admission::In(10 * US));
+        assert_eq!(behind(one), Admission::Late, "it waits for the end itself");
+        assert_eq!(
+            admit(Flight::default(), bounds, one, 0),
+            Admission::Now { more_ns: 0 }
         );
     }
 

@@ -6,7 +6,7 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::lane::LONGEST_NS;
+use super::budget::LONGEST_NS;
 
 const PLACES: usize = 4096;
 /// The number of neighbouring entries that a kernel may use.
@@ -40,10 +40,14 @@ impl Key {
         Self::mixed(function as u64 ^ shape.rotate_left(29))
     }
 
-    /// An executable graph, whatever its contents.
+    /// An executable graph with unknown contents.
     #[inline]
     pub fn graph(exec: usize) -> Self {
-        Self::mixed(exec as u64 ^ 0x6772_6170_6800_0000)
+        Self::mixed(exec as u64 ^ GRAPH)
+    }
+
+    pub fn bits(self) -> u64 {
+        self.0
     }
 
     #[inline]
@@ -54,11 +58,32 @@ impl Key {
     }
 }
 
+/// Tells graphs and kernels apart.
+const GRAPH: u64 = 0x6772_6170_6800_0000;
+
+/// A key of many parts, in their order.
+#[derive(Debug)]
+pub(super) struct Mixed(u64);
+
+impl Mixed {
+    pub fn graph() -> Self {
+        Self(GRAPH)
+    }
+
+    pub fn add(&mut self, part: u64) {
+        self.0 = Key::mixed(self.0.rotate_left(7) ^ part).0;
+    }
+
+    pub fn key(&self) -> Key {
+        Key::mixed(self.0)
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     key: AtomicU64,
     /// Nanoseconds; from bit 40 on, the number of measurements; from bit 48 on, launches without one. Up to 255 of
-    /// each.
+    /// each. From bit 56 on, whether the newest measurement was far longer or far shorter: [`Far`].
     value: AtomicU64,
     /// The least of the newest upper limits, in nanoseconds; from bit 40 on, how many they are.
     limits: AtomicU64,
@@ -77,6 +102,45 @@ fn tried(value: u64) -> u64 {
 fn pack(ns: u64, measured: u64, tried: u64) -> u64 {
     ns.clamp(LEAST_NS, LONGEST_NS) | measured.min(0xff) << 40 | tried.min(0xff) << 48
 }
+
+/// How a measurement stands to the estimate before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Far {
+    Near,
+    Longer,
+    Shorter,
+}
+
+impl Far {
+    fn of(ns: u64, estimate: u64) -> Self {
+        if ns > estimate.saturating_mul(FAR) {
+            Self::Longer
+        } else if ns < estimate / FAR {
+            Self::Shorter
+        } else {
+            Self::Near
+        }
+    }
+
+    fn last(value: u64) -> Self {
+        match value >> 56 {
+            1 => Self::Longer,
+            2 => Self::Shorter,
+            _ => Self::Near,
+        }
+    }
+
+    fn bits(self) -> u64 {
+        match self {
+            Self::Near => 0,
+            Self::Longer => 1 << 56,
+            Self::Shorter => 2 << 56,
+        }
+    }
+}
+
+/// A measurement so many times as long as the estimate, or so many times shorter, is far from it.
+const FAR: u64 = 4;
 
 #[derive(Debug)]
 pub(super) struct Estimates {
@@ -149,19 +213,24 @@ impl Estimates {
     }
 
     /// A launch took `ns`. The first measurements count most. Later ones count an eighth, and at most four times the
-    /// present estimate. So one moment in which the machine was busy elsewhere does not spoil it.
+    /// present estimate. So one moment in which the machine was busy elsewhere does not spoil it. Two in a row that
+    /// are far from it in the same direction are no such moment: other arguments have changed the length.
     pub fn learn(&self, key: Key, ns: u64) {
         let Some(entry) = self.entry(key) else { return };
         let value = entry.value.load(Relaxed);
         let (old, count) = (value & NANOS, measured(value));
         let weight = (count + 1).min(8);
-        let ns = if count < SETTLED { ns } else { ns.min(old * 4) }.min(LONGEST_NS);
-        let new = if count == 0 {
+        let ns = ns.min(LONGEST_NS);
+        let far = Far::of(ns, old);
+        let changed = far != Far::Near && far == Far::last(value);
+        let new = if count == 0 || changed {
             ns
         } else {
+            let ns = if count < SETTLED { ns } else { ns.min(old * FAR) };
             (old * (weight - 1) + ns) / weight
         };
-        entry.value.store(pack(new, count + 1, 0), Relaxed);
+        let far = if count == 0 || changed { Far::Near } else { far };
+        entry.value.store(pack(new, count + 1, 0) | far.bits(), Relaxed);
     }
 
     /// A launch took `ns` at most: its end was noticed late, or the device was idle in between. The least of several
@@ -227,6 +296,32 @@ mod tests {
         assert!((MS..MS + MS / 10).contains(&now), "{now}");
         estimates.learn_limit(key, 2 * MS);
         assert_eq!(estimates.settled(key), Some(now), "a limit above tells nothing");
+    }
+
+    #[test]
+    fn a_tenfold_change_of_length_is_followed_at_the_second_launch() {
+        let estimates = Estimates::new();
+        let key = Key::kernel(7, [1; 3], [32, 1, 1]);
+        estimates.guess(key);
+        (0..20).for_each(|_| estimates.learn(key, 10 * MS));
+        estimates.learn(key, 100 * MS);
+        assert!(
+            estimates.settled(key) < Some(20 * MS),
+            "it may have been a moment"
+        );
+        estimates.learn(key, 100 * MS);
+        assert_eq!(estimates.settled(key), Some(100 * MS));
+        estimates.learn(key, 2 * MS);
+        assert!(estimates.settled(key) > Some(80 * MS));
+        estimates.learn(key, 2 * MS);
+        assert_eq!(estimates.settled(key), Some(2 * MS));
+        // In turns, far in both directions: the mean stands between.
+        (0..50).for_each(|_| {
+            estimates.learn(key, MS / 1000);
+            estimates.learn(key, 1000 * MS);
+        });
+        let mean = estimates.settled(key).expect("settled");
+        assert!((MS..1000 * MS).contains(&mean), "{mean}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use divvy_abi::{
 };
 
 use super::estimates::Key;
+use super::graphs;
 use super::stream::Stream;
 
 /// A launch's contents and its stream.
@@ -65,7 +66,7 @@ impl Launch {
 
     pub fn graph(exec: usize, stream: Stream) -> Self {
         Self {
-            key: Key::graph(exec),
+            key: graphs::key_of(exec),
             stream,
             config: core::ptr::null(),
         }

@@ -7,9 +7,9 @@
 use divvy_abi::{CU_EVENT_BLOCKING_SYNC, CUDA_SUCCESS, CUevent};
 use divvy_charges::locked;
 
-use super::books::{Books, Bracket, Mark};
+use super::budget::StreamBudget;
 use super::estimates::Key;
-use super::lane::Lane;
+use super::in_flight::{Bracket, InFlight, Mark};
 use super::stream::Stream;
 use super::{Gate, capture};
 use crate::below::{ask, forward};
@@ -20,7 +20,7 @@ use divvy_ledger::monotonic_ns;
 #[derive(Default)]
 pub(super) struct Plan {
     mark: Option<Mark>,
-    /// A launch to measure: its lane and key, and its count in the lane.
+    /// A launch to measure: its stream's position, its context and key, and its count in the stream.
     measures: Option<(usize, usize, Key, u64)>,
 }
 
@@ -34,22 +34,22 @@ impl Plan {
 }
 
 impl Gate {
-    /// Plans the events in front of a launch in `lane` that is not charged yet.
+    /// Plans the events in front of a launch into the stream at `index`, which is not charged yet.
     pub(super) fn plan(
         &self,
-        books: &mut Books,
-        lane: usize,
+        in_flight: &mut InFlight,
+        index: usize,
         context: usize,
         key: Key,
         measured: bool,
         silent: bool,
     ) -> Plan {
-        let (launches, inside) = self.lanes[lane].launches();
+        let (launches, inside) = self.budgets[index].launches();
         // Another thread is launching into the same stream, so the position of an event there would be unknown.
         if silent || inside > 0 {
-            books.drop_bracket(lane);
+            in_flight.drop_bracket(index);
             // The time until no work is in flight can still be measured.
-            books.lanes[lane].bracket = (measured && inside == 0).then(|| Bracket {
+            in_flight.streams[index].bracket = (measured && inside == 0).then(|| Bracket {
                 event: 0,
                 key,
                 since_ns: monotonic_ns(),
@@ -58,40 +58,40 @@ impl Gate {
             });
             return Plan::default();
         }
-        let mut mark = self.plan_mark(books, lane, context);
-        if let Some(bracket) = books.lanes[lane].bracket {
+        let mut mark = self.plan_mark(in_flight, index, context);
+        if let Some(bracket) = in_flight.streams[index].bracket {
             match &mut mark {
-                Some(mark) if bracket.event != 0 && Lane::between(bracket.at, launches) == 1 => {
-                    books.lanes[lane].bracket = None;
+                Some(mark) if bracket.event != 0 && StreamBudget::between(bracket.at, launches) == 1 => {
+                    in_flight.streams[index].bracket = None;
                     mark.ends = Some((bracket, false));
                 }
                 _ => {
-                    books.drop_bracket(lane);
+                    in_flight.drop_bracket(index);
                 }
             }
         }
         Plan {
             mark,
-            measures: measured.then_some((lane, context, key, launches)),
+            measures: measured.then_some((index, context, key, launches)),
         }
     }
 
-    /// A mark behind everything in `lane`, if any work there has none.
-    pub(super) fn plan_mark(&self, books: &mut Books, lane: usize, context: usize) -> Option<Mark> {
-        let ns = books.unmarked_ns(&self.lanes, lane);
+    /// A mark behind everything in the stream at `index`, if any work there has none.
+    pub(super) fn plan_mark(&self, in_flight: &mut InFlight, index: usize, context: usize) -> Option<Mark> {
+        let ns = in_flight.unmarked_ns(&self.budgets, index);
         if ns == 0 {
             return None;
         }
-        let upto_ns = books.spent_ns(&self.lanes, lane);
-        books.lanes[lane].marked_ns = upto_ns;
-        books.lanes[lane].marks += 1;
+        let upto_ns = in_flight.spent_ns(&self.budgets, index);
+        in_flight.streams[index].marked_ns = upto_ns;
+        in_flight.streams[index].marks += 1;
         Some(Mark {
             event: 0,
             context,
-            lane,
+            index,
             upto_ns,
             ns,
-            launches: self.lanes[lane].launches().0,
+            launches: self.budgets[index].launches().0,
             ends: None,
             begins: false,
         })
@@ -107,21 +107,21 @@ impl Gate {
                 // SAFETY: our own event, just recorded.
                 *dry = unsafe { forward::cuEventQuery(before as CUevent) } == CUDA_SUCCESS;
             }
-            let mut books = locked(&self.books);
+            let mut in_flight = locked(&self.in_flight);
             if before == 0 {
                 // No event is available: the stream itself is polled.
-                let book = &mut books.lanes[mark.lane];
-                book.marks = book.marks.saturating_sub(1);
-                book.marked_ns = book.marked_ns.saturating_sub(mark.ns);
+                let state = &mut in_flight.streams[mark.index];
+                state.marks = state.marks.saturating_sub(1);
+                state.marked_ns = state.marked_ns.saturating_sub(mark.ns);
                 if let Some((bracket, _)) = mark.ends {
-                    books.keep(mark.context, bracket.event);
+                    in_flight.keep(mark.context, bracket.event);
                 }
             } else {
                 mark.begins = plan.measures.is_some();
-                books.marks.push_back(mark);
+                in_flight.marks.push_back(mark);
             }
         }
-        let Some((lane, context, key, at)) = plan.measures else {
+        let Some((index, context, key, at)) = plan.measures else {
             return;
         };
         let event = if before == 0 {
@@ -132,8 +132,8 @@ impl Gate {
         // SAFETY: our own event, just recorded.
         let dry = event == 0 || unsafe { forward::cuEventQuery(event as CUevent) } == CUDA_SUCCESS;
         let since_ns = monotonic_ns();
-        let mut books = locked(&self.books);
-        books.lanes[lane].bracket = Some(Bracket {
+        let mut in_flight = locked(&self.in_flight);
+        in_flight.streams[index].bracket = Some(Bracket {
             event,
             key,
             since_ns,
@@ -145,7 +145,7 @@ impl Gate {
     /// A context has ended.
     pub(super) fn forget(&self, context: usize) {
         let _not_asked = leave::asking();
-        locked(&self.books).forget(&self.lanes, context);
+        locked(&self.in_flight).forget(&self.budgets, context);
     }
 
     /// An event recorded in the stream; 0 if that is impossible.
@@ -154,7 +154,7 @@ impl Gate {
         if ask::is_capturing(stream.handle, stream.per_thread) || capture::any() {
             return 0;
         }
-        let spare = locked(&self.books).spare(context);
+        let spare = locked(&self.in_flight).spare(context);
         let event = spare.unwrap_or_else(new_event);
         if event == 0 {
             return 0;
@@ -170,30 +170,30 @@ impl Gate {
         if result == CUDA_SUCCESS {
             return event;
         }
-        locked(&self.books).keep(context, event);
+        locked(&self.in_flight).keep(context, event);
         0
     }
 
     /// A stream is about to be destroyed: its work in flight continues.
     pub(super) fn seal(&self, stream: Stream) {
         let name = stream.name();
-        let Some(lane) = super::lane::find(&self.lanes, name) else {
+        let Some(index) = super::budget::find(&self.budgets, name) else {
             return;
         };
         let context = stream.context();
         let plan = {
-            let mut books = locked(&self.books);
-            books.reclaim(&self.lanes, lane);
-            books.drop_bracket(lane);
-            self.plan_mark(&mut books, lane, context)
+            let mut in_flight = locked(&self.in_flight);
+            in_flight.reclaim(&self.budgets, index);
+            in_flight.drop_bracket(index);
+            self.plan_mark(&mut in_flight, index, context)
         };
         let _recorded = ask::in_context(context, || {
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), stream);
             Ok(())
         });
         let _not_asked = leave::asking();
-        locked(&self.books).lanes[lane].sealed = true;
-        self.lanes[lane].disown();
+        locked(&self.in_flight).streams[index].sealed = true;
+        self.budgets[index].disown();
     }
 }
 

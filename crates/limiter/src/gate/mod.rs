@@ -4,21 +4,22 @@
 //! reach the agent in the ledger (docs/adr/0023). A launch compares one word; under a lease it takes its estimate out
 //! of the stream's credit. All other tasks are in these modules:
 //!
-//! - `lane`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
+//! - `budget`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
 //! - `wait`: a launch that cannot go at once. `bucket`: the slice's share without an agent.
-//! - `books`: the work believed to be in flight; `mark`: our events in the program's streams; `watch`: which work is
-//!   over.
+//! - `in_flight`: the work believed to be in flight. `mark`: our events in the program's streams. `watch`: which work
+//!   is over.
 //! - `thread`: the gate thread, which finds out which work is over and tells the agent.
 //! - `capture`: stream captures, which are not disturbed.
 //!
 //! Copies and memsets pass: they use other engines than kernels do, and mostly wait for kernels anyway.
 
 mod admission;
-mod books;
 mod bucket;
+mod budget;
 mod capture;
 mod estimates;
-mod lane;
+mod graphs;
+mod in_flight;
 mod launch;
 mod mark;
 mod stream;
@@ -36,13 +37,14 @@ use divvy_ledger::{Gate as Says, GateWord, MAX_ACCOUNTS};
 
 use crate::account;
 use crate::below::ask;
-use crate::devices::{self, Payer};
+use crate::devices::{self, DeviceAccount};
 use crate::leave::Leaving;
 use crate::tenant::{self, Membership, Tenant};
 
-use books::Books;
+use budget::{STREAMS, StreamBudget};
 use estimates::Estimates;
-use lane::{LANES, Lane};
+pub(crate) use graphs::{Contents, ended as graph_ended};
+use in_flight::InFlight;
 pub(crate) use launch::Launch;
 pub(crate) use stream::Stream;
 use thread::Thread;
@@ -53,10 +55,10 @@ pub(crate) struct Gate {
     account: u8,
     /// The word that was last read, as bits. Its meaning still holds while the grant has the same word.
     seen: AtomicU32,
-    lanes: [Lane; LANES],
+    budgets: [StreamBudget; STREAMS],
     /// Created when the first launch is counted.
     estimates: OnceLock<Estimates>,
-    books: Mutex<Books>,
+    in_flight: Mutex<InFlight>,
     /// Work was launched while the gate was open, so the work in flight is unknown.
     uncounted: AtomicBool,
     /// Futex word: raised when work has completed, or when it is time for a waiting thread to wake.
@@ -85,9 +87,9 @@ impl Gate {
         Self {
             account,
             seen: AtomicU32::new(NOTHING_SEEN),
-            lanes: [const { Lane::new() }; LANES],
+            budgets: [const { StreamBudget::new() }; STREAMS],
             estimates: OnceLock::new(),
-            books: Mutex::new(Books::new()),
+            in_flight: Mutex::new(InFlight::new()),
             uncounted: AtomicBool::new(false),
             progress: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
@@ -105,7 +107,7 @@ impl Gate {
         word.bits() == self.seen.load(Relaxed) && matches!(word.gate(), Says::Open)
     }
 
-    /// Whether a launch may go on the fast path; then its lane, if it is counted.
+    /// Whether a launch may go on the fast path; then its stream's position, if it is counted.
     #[inline]
     fn quick(&self, word: GateWord, launch: &Launch) -> Quick {
         if word.bits() != self.seen.load(Relaxed) {
@@ -113,10 +115,10 @@ impl Gate {
         }
         match word.gate() {
             Says::Leased if !capture::any() => {
-                let lane = lane::find(&self.lanes, launch.stream.name());
+                let index = budget::find(&self.budgets, launch.stream.name());
                 let estimates = self.estimates.get();
-                match (lane, estimates.and_then(|known| known.settled(launch.key))) {
-                    (Some(lane), Some(ns)) if self.lanes[lane].spend(ns) => Quick::Counted(lane),
+                match (index, estimates.and_then(|known| known.settled(launch.key))) {
+                    (Some(index), Some(ns)) if self.budgets[index].spend(ns) => Quick::Counted(index),
                     _ => Quick::Look,
                 }
             }
@@ -150,9 +152,9 @@ pub(crate) fn launching(
     // If this is not a valid launch, the driver reports it.
     let Some(launch) = launch() else { return call() };
     match gate.quick(word, &launch) {
-        Quick::Counted(lane) => {
+        Quick::Counted(index) => {
             let result = call();
-            gate.lanes[lane].came_back();
+            gate.budgets[index].came_back();
             result
         }
         Quick::Look => slowly(gate, attached, &launch, call),
@@ -187,7 +189,7 @@ fn of_current(member: &'static Membership) -> Option<(&'static Gate, &'static At
         return Some((of(0)?, member.first()));
     }
     match devices::current(member) {
-        Ok(Payer::Account(index)) => Some((of(index)?, member.account(index)?)),
+        Ok(DeviceAccount::Account(index)) => Some((of(index)?, member.account(index)?)),
         _ => None,
     }
 }
@@ -200,7 +202,7 @@ pub(crate) fn launching_together(
     let Some(Tenant::Member(member)) = tenant::known() else {
         return call();
     };
-    if !account::keeps_books() {
+    if !account::keeps_charges() {
         return call();
     }
     let mut passed = Vec::with_capacity(parameters.len());
@@ -243,7 +245,7 @@ fn all() -> impl Iterator<Item = (&'static Gate, &'static Attached)> {
 
 /// Begins a capture by `call`.
 pub(crate) fn capturing(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    if account::keeps_books() {
+    if account::keeps_charges() {
         capture::begin(stream, call)
     } else {
         call()
@@ -252,7 +254,7 @@ pub(crate) fn capturing(stream: Stream, call: impl FnOnce() -> CUresult) -> CUre
 
 /// Ends a capture by `call`.
 pub(crate) fn captured(stream: Stream, call: impl FnOnce() -> CUresult) -> CUresult {
-    if account::keeps_books() {
+    if account::keeps_charges() {
         capture::end(stream, call)
     } else {
         call()
@@ -269,7 +271,7 @@ pub(crate) fn stream_ends(stream: Stream) {
 
 /// A context may be about to end: until the returned value is dropped, the gate thread does not use it.
 pub(crate) fn context_leaves(context: CUcontext) -> Option<Leaving> {
-    account::keeps_books().then(|| Leaving::begin(context as usize))
+    account::keeps_charges().then(|| Leaving::begin(context as usize))
 }
 
 /// A context has ended.

@@ -11,7 +11,7 @@ use divvy_ledger::attach::Attached;
 use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
-use super::books::Books;
+use super::in_flight::InFlight;
 use super::{Gate, NOTHING_SEEN, capture};
 use crate::below::forward;
 use crate::{leave, log, threads};
@@ -187,36 +187,36 @@ impl Gate {
             Says::Closed => 0,
             Says::Leased => attached.grant().lease().until_ns,
         };
-        let mut books = locked(&self.books);
+        let mut in_flight = locked(&self.in_flight);
         // The lease continues, so threads that waited for its end need not wait.
-        let goes_on = word.gate() == Says::Leased && books.acknowledged != Some(word.bits());
-        let enough = over && books.flight(&self.lanes, now).remaining_ns() <= books.wake_below_ns;
-        if goes_on || enough || books.alarm_ns <= now {
-            (books.alarm_ns, books.wake_below_ns) = (u64::MAX, 0);
+        let goes_on = word.gate() == Says::Leased && in_flight.acknowledged != Some(word.bits());
+        let enough = over && in_flight.flight(&self.budgets, now).remaining_ns() <= in_flight.wake_below_ns;
+        if goes_on || enough || in_flight.alarm_ns <= now {
+            (in_flight.alarm_ns, in_flight.wake_below_ns) = (u64::MAX, 0);
             self.make_progress();
         }
         if now >= until_ns && self.seen.load(SeqCst) != NOTHING_SEEN {
             self.seen.store(NOTHING_SEEN, SeqCst);
-            books.reclaim_all(&self.lanes);
+            in_flight.reclaim_all(&self.budgets);
         }
-        if !books.is_drained(&self.lanes) {
+        if !in_flight.is_drained(&self.budgets) {
             if now < until_ns {
-                self.acknowledge(attached, &mut books, word);
+                self.acknowledge(attached, &mut in_flight, word);
             }
             let ahead = self.thread.ahead_ns();
-            let ends_in = self.ends_in(&books, now);
+            let ends_in = self.ends_in(&in_flight, now);
             let mut passed_on = false;
             if let (Says::Closed, Some(ns), true) =
-                (word.gate(), ends_in.filter(|ns| *ns <= ahead), books.busy)
+                (word.gate(), ends_in.filter(|ns| *ns <= ahead), in_flight.busy)
             {
-                books.pass_on(&self.lanes, now, ns);
-                books.busy = false;
-                self.acknowledge(attached, &mut books, word);
+                in_flight.pass_on(&self.budgets, now, ns);
+                in_flight.busy = false;
+                self.acknowledge(attached, &mut in_flight, word);
                 passed_on = true;
             }
-            let told = !books.busy;
-            self.report(attached, &mut books, now);
-            drop(books);
+            let told = !in_flight.busy;
+            self.report(attached, &mut in_flight, now);
+            drop(in_flight);
             if passed_on {
                 attached.slot().ring();
             }
@@ -234,32 +234,36 @@ impl Gate {
                 _ => Sleep::Until(next),
             };
         }
-        books.set_drained(now);
+        in_flight.set_drained(now);
         if now >= until_ns {
-            let released = core::mem::take(&mut books.busy);
-            self.report(attached, &mut books, now);
-            let news = self.acknowledge(attached, &mut books, word);
-            drop(books);
+            let released = core::mem::take(&mut in_flight.busy);
+            self.report(attached, &mut in_flight, now);
+            let news = self.acknowledge(attached, &mut in_flight, word);
+            drop(in_flight);
             if released || news {
                 attached.slot().ring();
             }
             return Sleep::At(word, AT_REST);
         }
-        self.acknowledge(attached, &mut books, word);
-        self.report(attached, &mut books, now);
+        self.acknowledge(attached, &mut in_flight, word);
+        self.report(attached, &mut in_flight, now);
         if word.gate() == Says::Open {
             return Sleep::At(word, AT_REST);
         }
-        if self.waiting.load(SeqCst) > 0 || now < books.active_ns + IDLE_NS {
-            return Sleep::Until((books.active_ns + IDLE_NS).max(now + IDLE_NS / 4).min(until_ns));
+        if self.waiting.load(SeqCst) > 0 || now < in_flight.active_ns + IDLE_NS {
+            return Sleep::Until(
+                (in_flight.active_ns + IDLE_NS)
+                    .max(now + IDLE_NS / 4)
+                    .min(until_ns),
+            );
         }
-        books.reclaim_all(&self.lanes);
-        if !books.is_drained(&self.lanes) {
+        in_flight.reclaim_all(&self.budgets);
+        if !in_flight.is_drained(&self.budgets) {
             return Sleep::Until(now);
         }
-        let released = core::mem::take(&mut books.busy);
-        self.report(attached, &mut books, now);
-        drop(books);
+        let released = core::mem::take(&mut in_flight.busy);
+        self.report(attached, &mut in_flight, now);
+        drop(in_flight);
         if released {
             attached.slot().ring();
         }
@@ -268,23 +272,27 @@ impl Gate {
 
     /// In how many nanoseconds the work in flight should end. `None` if that is too uncertain to rely on, or not worth
     /// using.
-    fn ends_in(&self, books: &Books, now: u64) -> Option<u64> {
-        let flight = books.flight(&self.lanes, now);
+    fn ends_in(&self, in_flight: &InFlight, now: u64) -> Option<u64> {
+        let flight = in_flight.flight(&self.budgets, now);
         let late = flight.ran_ns > flight.head_ns + flight.head_ns / LATE_PART + NOTICED_NS;
-        let entering = books.is_entering(&self.lanes);
+        let entering = in_flight.is_entering(&self.budgets);
         let long = flight.head_ns > PASSED_ON_NS;
-        let known =
-            books.trusts() && !late && !long && !entering && !capture::any() && !self.has_stranger(books);
+        let known = in_flight.trusts()
+            && !late
+            && !long
+            && !entering
+            && !capture::any()
+            && !self.has_unmeasured(in_flight);
         known.then(|| flight.remaining_ns())
     }
 
     /// Acknowledges the agent's word. Returns true if the word is new.
-    fn acknowledge(&self, attached: &Attached, books: &mut Books, word: GateWord) -> bool {
-        if books.acknowledged == Some(word.bits()) {
+    fn acknowledge(&self, attached: &Attached, in_flight: &mut InFlight, word: GateWord) -> bool {
+        if in_flight.acknowledged == Some(word.bits()) {
             return false;
         }
-        books.acknowledged = Some(word.bits());
-        if let Some(line) = attached.slot().presence() {
+        in_flight.acknowledged = Some(word.bits());
+        if let Some(line) = attached.slot().activity() {
             line.acknowledge(word);
         }
         true

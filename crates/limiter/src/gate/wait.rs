@@ -9,8 +9,8 @@ use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
 use super::admission::{self, Admission, Bounds};
-use super::books::{Books, in_use};
-use super::lane::COMMON;
+use super::budget::COMMON;
+use super::in_flight::{InFlight, in_use};
 use super::launch::Launch;
 use super::mark::Plan;
 use super::{Gate, NOTHING_SEEN, capture};
@@ -55,7 +55,7 @@ enum Finds {
 
 /// A launch that passed.
 pub(super) struct Passed {
-    pub lane: usize,
+    pub index: usize,
     /// Another thread cannot see later launches of its stream, so it needs a mark of its own.
     pub own_mark: bool,
     /// No work was in flight: the gate thread has to be told that there is some now.
@@ -85,8 +85,8 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if self.gate.waiting.fetch_sub(1, SeqCst) == 1 {
-            let mut books = locked(&self.gate.books);
-            self.gate.say(self.attached, &mut books);
+            let mut in_flight = locked(&self.gate.in_flight);
+            self.gate.say(self.attached, &mut in_flight);
         }
     }
 }
@@ -111,7 +111,7 @@ impl Gate {
                 Finds::Shut if is_alone(attached, now, since) => self.look_alone(attached, launch, now),
                 other => {
                     if !matches!(other, Finds::Shut) {
-                        locked(&self.books).bucket.rest();
+                        locked(&self.in_flight).bucket.rest();
                     }
                     other
                 }
@@ -144,34 +144,34 @@ impl Gate {
         if self.seen.load(Relaxed) == word.bits() || self.seen.load(Relaxed) == NOTHING_SEEN {
             return;
         }
-        let mut books = locked(&self.books);
+        let mut in_flight = locked(&self.in_flight);
         if self.seen.load(Relaxed) != word.bits() {
-            books.reclaim_all(&self.lanes);
+            in_flight.reclaim_all(&self.budgets);
             self.seen.store(NOTHING_SEEN, SeqCst);
         }
     }
 
     /// Whether a kernel without a measurement is in flight: until it is over, no work is queued behind it.
-    pub(super) fn has_stranger(&self, books: &Books) -> bool {
-        in_use(&self.lanes).any(|place| {
-            let bracket = &books.lanes[place].bracket;
+    pub(super) fn has_unmeasured(&self, in_flight: &InFlight) -> bool {
+        in_use(&self.budgets).any(|index| {
+            let bracket = &in_flight.streams[index].bracket;
             bracket.is_some_and(|bracket| {
-                self.estimates().is_new(bracket.key) && books.outstanding_ns(&self.lanes, place) > 0
+                self.estimates().is_new(bracket.key) && in_flight.outstanding_ns(&self.budgets, index) > 0
             })
         })
     }
 
     fn pass_open(&self, attached: &Attached, word: GateWord) -> Finds {
-        let mut books = locked(&self.books);
+        let mut in_flight = locked(&self.in_flight);
         if attached.grant().gate() != word {
             return Finds::Later(0);
         }
         self.uncounted.store(true, SeqCst);
-        books.busy = true;
-        if let Some(line) = attached.slot().presence() {
-            books.tally_all(&self.lanes);
-            books.uncounted = 1;
-            line.count(books.passed + books.uncounted, books.completed);
+        in_flight.busy = true;
+        if let Some(line) = attached.slot().activity() {
+            in_flight.tally_all(&self.budgets);
+            in_flight.uncounted = 1;
+            line.count(in_flight.passed + in_flight.uncounted, in_flight.completed);
         }
         self.seen.store(word.bits(), SeqCst);
         Finds::Free
@@ -196,9 +196,9 @@ impl Gate {
             share => (share / others).max(1),
         };
         let wait_ns = {
-            let mut books = locked(&self.books);
-            let busy_ns = books.busy_ns(now);
-            books.bucket.wait_ns(now, busy_ns, share)
+            let mut in_flight = locked(&self.in_flight);
+            let busy_ns = in_flight.busy_ns(now);
+            in_flight.bucket.wait_ns(now, busy_ns, share)
         };
         if wait_ns > 0 {
             // Not shorter than a sleep, or a slice with a small share would spin.
@@ -218,43 +218,43 @@ impl Gate {
         let name = launch.stream.name();
         let context = launch.stream.context();
         let programmatic = launch.is_programmatic();
-        let lanes = &self.lanes;
-        let mut books = locked(&self.books);
+        let budgets = &self.budgets;
+        let mut in_flight = locked(&self.in_flight);
         // The state stays locked here. Otherwise the agent could be told meanwhile that no work is in flight, and the
         // lease that was read may not be the word's lease.
         if word.is_some_and(|word| attached.grant().gate() != word) {
             return Finds::Later(0);
         }
         let now = monotonic_ns();
-        let lane = books.lane_of(lanes, name, || context);
-        books.reclaim(lanes, lane);
-        let mut flight = books.flight(lanes, now);
+        let index = in_flight.index_of(budgets, name, || context);
+        in_flight.reclaim(budgets, index);
+        let mut flight = in_flight.flight(budgets, now);
         let was_idle = flight.all_ns == 0;
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
-            if late || self.has_stranger(&books) {
-                books.wake_below_ns = u64::MAX;
+            if late || self.has_unmeasured(&in_flight) {
+                in_flight.wake_below_ns = u64::MAX;
                 return Finds::Completion;
             }
         }
-        let promised = Books::promised_ns(lanes, lane);
+        let promised = InFlight::promised_ns(budgets, index);
         flight.all_ns += promised;
         let late_ns = self.thread.ahead_ns();
         let mut answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
         if promised > 0 && !matches!(answer, Admission::Now { more_ns } if more_ns > 0) {
-            books.reclaim_all(lanes);
-            answer = admission::admit(books.flight(lanes, now), bounds, estimate_ns, now, late_ns);
+            in_flight.reclaim_all(budgets);
+            answer = admission::admit(in_flight.flight(budgets, now), bounds, estimate_ns, now, late_ns);
         }
         let more_ns = match answer {
             Admission::Now { more_ns } => more_ns,
             Admission::In(ns) => {
-                let remaining = books.flight(lanes, now).remaining_ns();
-                books.alarm_ns = books.alarm_ns.min(now.saturating_add(ns));
-                books.wake_below_ns = books.wake_below_ns.max(remaining.saturating_sub(ns));
+                let remaining = in_flight.flight(budgets, now).remaining_ns();
+                in_flight.alarm_ns = in_flight.alarm_ns.min(now.saturating_add(ns));
+                in_flight.wake_below_ns = in_flight.wake_below_ns.max(remaining.saturating_sub(ns));
                 return Finds::Later(ns);
             }
             Admission::Late => {
-                books.wake_below_ns = u64::MAX;
+                in_flight.wake_below_ns = u64::MAX;
                 return Finds::Completion;
             }
             Admission::Over if was_idle || now >= bounds.until_ns => return Finds::Shut,
@@ -262,15 +262,15 @@ impl Gate {
             // continues.
             Admission::Over => return Finds::Completion,
         };
-        books.looks += 1;
-        books.lanes[lane].programmatic |= programmatic;
-        let silent = books.lanes[lane].programmatic || capture::any();
-        let own_mark = name.is_per_thread() || lane == COMMON;
-        let again = books.looks.is_multiple_of(MEASURED) || estimate_ns >= LONG_NS;
+        in_flight.looks += 1;
+        in_flight.streams[index].programmatic |= programmatic;
+        let silent = in_flight.streams[index].programmatic || capture::any();
+        let own_mark = name.is_per_thread() || index == COMMON;
+        let again = in_flight.looks.is_multiple_of(MEASURED) || estimate_ns >= LONG_NS;
         let measured = !silent && !own_mark && (unsettled || again);
         let plan = self.plan(
-            &mut books,
-            lane,
+            &mut in_flight,
+            index,
             context,
             launch.key,
             measured,
@@ -280,23 +280,23 @@ impl Gate {
             Some(_) if !own_mark && !measured => more_ns.min(bounds.go_ns()),
             _ => 0,
         };
-        books.set_running(true, now);
-        books.give(lanes, lane, estimate_ns + more_ns);
-        lanes[lane].charge(estimate_ns);
-        books.typical_ns = match books.typical_ns {
+        in_flight.set_running(true, now);
+        in_flight.give(budgets, index, estimate_ns + more_ns);
+        budgets[index].charge(estimate_ns);
+        in_flight.typical_ns = match in_flight.typical_ns {
             0 => estimate_ns,
             typical => (typical * (TYPICAL - 1) + estimate_ns) / TYPICAL,
         };
-        books.active_ns = now;
-        books.busy = true;
+        in_flight.active_ns = now;
+        in_flight.busy = true;
         if let Some(word) = word {
             self.seen.store(word.bits(), SeqCst);
         }
-        self.report(attached, &mut books, now);
-        drop(books);
+        self.report(attached, &mut in_flight, now);
+        drop(in_flight);
         self.carry_out(plan, launch.stream);
         Finds::Goes(Passed {
-            lane,
+            index,
             own_mark: own_mark && !silent,
             first: was_idle,
         })
@@ -304,11 +304,11 @@ impl Gate {
 
     /// After the driver has taken the launch.
     pub(super) fn launched(&self, attached: &Attached, launch: &Launch, passed: Passed) {
-        self.lanes[passed.lane].came_back();
+        self.budgets[passed.index].came_back();
         if passed.own_mark {
             let plan = {
-                let mut books = locked(&self.books);
-                self.plan_mark(&mut books, passed.lane, launch.stream.context())
+                let mut in_flight = locked(&self.in_flight);
+                self.plan_mark(&mut in_flight, passed.index, launch.stream.context())
             };
             self.carry_out(plan.map_or_else(Plan::default, Plan::mark), launch.stream);
         }
@@ -325,9 +325,9 @@ impl Gate {
             return;
         }
         waiting.rang = true;
-        let mut books = locked(&self.books);
-        let news = self.say(attached, &mut books);
-        drop(books);
+        let mut in_flight = locked(&self.in_flight);
+        let news = self.say(attached, &mut in_flight);
+        drop(in_flight);
         if news {
             attached.slot().ring();
         }
@@ -335,7 +335,7 @@ impl Gate {
 
     /// Waits for `ns` at most, and has the gate thread poll within `soon_ns`.
     fn wait_for_progress(&self, attached: &Attached, seen: u32, ns: u64, soon_ns: u64) {
-        self.say(attached, &mut locked(&self.books));
+        self.say(attached, &mut locked(&self.in_flight));
         // The gate thread wakes this thread in time; if it does not, this thread polls itself.
         self.thread
             .wake_by(attached, monotonic_ns().saturating_add(soon_ns));
@@ -358,24 +358,27 @@ impl Gate {
 
     /// Reports whether a thread waits and whether work may be in flight. Returns true if a thread waits now and none
     /// did before.
-    pub(super) fn say(&self, attached: &Attached, books: &mut Books) -> bool {
+    pub(super) fn say(&self, attached: &Attached, in_flight: &mut InFlight) -> bool {
         let wants = self.waiting.load(SeqCst) > 0;
-        let news = wants && !books.wants;
-        books.wants = wants;
-        if let Some(line) = attached.slot().presence() {
-            let _changed = line.set(wants, books.busy);
+        let news = wants && !in_flight.wants;
+        in_flight.wants = wants;
+        if let Some(line) = attached.slot().activity() {
+            let _changed = line.set(wants, in_flight.busy);
         }
         news
     }
 
     /// Reports all figures.
-    pub(super) fn report(&self, attached: &Attached, books: &mut Books, now: u64) {
-        books.tally_all(&self.lanes);
-        self.say(attached, books);
-        if let Some(line) = attached.slot().presence() {
-            let in_flight = books.flight(&self.lanes, now).all_ns;
-            line.report(in_flight, books.busy_ns(now), books.typical_ns);
-            line.count(books.passed + books.uncounted, books.completed.min(books.passed));
+    pub(super) fn report(&self, attached: &Attached, in_flight: &mut InFlight, now: u64) {
+        in_flight.tally_all(&self.budgets);
+        self.say(attached, in_flight);
+        if let Some(line) = attached.slot().activity() {
+            let in_flight_ns = in_flight.flight(&self.budgets, now).all_ns;
+            line.report(in_flight_ns, in_flight.busy_ns(now), in_flight.typical_ns);
+            line.count(
+                in_flight.passed + in_flight.uncounted,
+                in_flight.completed.min(in_flight.passed),
+            );
         }
     }
 }

@@ -7,8 +7,8 @@ use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUcontext, CUevent};
 use divvy_charges::locked;
 use divvy_ledger::monotonic_ns;
 
-use super::books::{Books, Bracket, Mark, in_use};
-use super::lane::{COMMON, Lane};
+use super::budget::{COMMON, StreamBudget};
+use super::in_flight::{Bracket, InFlight, Mark, in_use};
 use super::stream::Name;
 use super::{Gate, capture};
 use crate::below::forward;
@@ -68,8 +68,8 @@ impl Gate {
         let mut standing = Standing(0);
         let mut news = false;
         while let Some(mark) = {
-            let books = locked(&self.books);
-            books.marks.front().copied()
+            let in_flight = locked(&self.in_flight);
+            in_flight.marks.front().copied()
         } {
             if leave::is_leaving(mark.context) {
                 break;
@@ -79,16 +79,16 @@ impl Gate {
             // SAFETY: our own event; its context has not ended.
             let answer = known.then(|| unsafe { forward::cuEventQuery(mark.event as CUevent) });
             if answer == Some(CUDA_ERROR_NOT_READY) {
-                locked(&self.books).running_ns = asked_ns;
+                locked(&self.in_flight).running_ns = asked_ns;
                 break;
             }
             // Any other result: the context has failed, and so has its work in flight.
             self.passed_mark(mark, answer == Some(CUDA_SUCCESS));
             news = true;
         }
-        let places: Vec<usize> = in_use(&self.lanes).collect();
-        for place in places {
-            news |= self.ask(place, &mut standing);
+        let indexes: Vec<usize> = in_use(&self.budgets).collect();
+        for index in indexes {
+            news |= self.ask(index, &mut standing);
         }
         news
     }
@@ -105,76 +105,76 @@ impl Gate {
             }
         }
         let now = monotonic_ns();
-        let mut books = locked(&self.books);
-        books.marks.pop_front();
-        let book = &mut books.lanes[mark.lane];
-        book.marks = book.marks.saturating_sub(1);
-        books.complete(mark.lane, mark.upto_ns, mark.launches);
-        books.head_ended(mark.ns, now);
-        if books.outstanding_ns(&self.lanes, mark.lane) == 0 {
-            self.drained(&mut books, mark.lane, mark.launches, now);
+        let mut in_flight = locked(&self.in_flight);
+        in_flight.marks.pop_front();
+        let state = &mut in_flight.streams[mark.index];
+        state.marks = state.marks.saturating_sub(1);
+        in_flight.complete(mark.index, mark.upto_ns, mark.launches);
+        in_flight.head_ended(mark.ns, now);
+        if in_flight.outstanding_ns(&self.budgets, mark.index) == 0 {
+            self.drained(&mut in_flight, mark.index, mark.launches, now);
         }
         if sound {
             if !mark.begins {
-                books.keep(mark.context, mark.event);
+                in_flight.keep(mark.context, mark.event);
             }
             if let Some((bracket, ..)) = measured {
-                books.keep(mark.context, bracket.event);
+                in_flight.keep(mark.context, bracket.event);
             }
         }
     }
 
-    /// Polls a lane whose work has no mark behind it. Returns whether that work is over.
-    fn ask(&self, place: usize, standing: &mut Standing) -> bool {
+    /// Polls a stream whose work has no mark behind it. Returns whether that work is over.
+    fn ask(&self, index: usize, standing: &mut Standing) -> bool {
         let now = monotonic_ns();
-        let lane = &self.lanes[place];
+        let budget = &self.budgets[index];
         let (name, context, upto_ns, launches) = {
-            let mut books = locked(&self.books);
-            let outstanding = books.outstanding_ns(&self.lanes, place);
-            let (launches, inside) = lane.launches();
-            let book = &books.lanes[place];
-            let (marks, sealed, context) = (book.marks, book.sealed, book.context);
+            let mut in_flight = locked(&self.in_flight);
+            let outstanding = in_flight.outstanding_ns(&self.budgets, index);
+            let (launches, inside) = budget.launches();
+            let state = &in_flight.streams[index];
+            let (marks, sealed, context) = (state.marks, state.sealed, state.context);
             if outstanding == 0 {
                 if sealed && marks == 0 && inside == 0 {
-                    books.vacate(&self.lanes, place);
+                    in_flight.vacate(&self.budgets, index);
                 }
                 return false;
             }
             if marks > 0 || inside > 0 {
                 return false;
             }
-            let upto_ns = books.spent_ns(&self.lanes, place);
-            if sealed || place == COMMON || lane.name().is_per_thread() {
-                let over = books.active_ns.saturating_add(2 * outstanding + UNASKED_NS);
+            let upto_ns = in_flight.spent_ns(&self.budgets, index);
+            if sealed || index == COMMON || budget.name().is_per_thread() {
+                let over = in_flight.active_ns.saturating_add(2 * outstanding + UNASKED_NS);
                 if now < over {
                     return false;
                 }
-                books.complete(place, upto_ns, launches);
-                books.active_ns = now;
+                in_flight.complete(index, upto_ns, launches);
+                in_flight.active_ns = now;
                 return true;
             }
-            (lane.name(), context, upto_ns, launches)
+            (budget.name(), context, upto_ns, launches)
         };
         if capture::any() || leave::is_leaving(context) {
             return false;
         }
         if standing.stand_in(context) && is_running(name) {
-            locked(&self.books).running_ns = now;
+            locked(&self.in_flight).running_ns = now;
             return false;
         }
         let now = monotonic_ns();
-        let mut books = locked(&self.books);
-        self.drained(&mut books, place, launches, now);
-        let over_ns = books.outstanding_ns(&self.lanes, place);
-        books.complete(place, upto_ns, launches);
-        books.head_ended(over_ns, now);
+        let mut in_flight = locked(&self.in_flight);
+        self.drained(&mut in_flight, index, launches, now);
+        let over_ns = in_flight.outstanding_ns(&self.budgets, index);
+        in_flight.complete(index, upto_ns, launches);
+        in_flight.head_ended(over_ns, now);
         true
     }
 
-    /// A lane has no more work in flight: if a single launch was being measured, it took until now at most.
-    fn drained(&self, books: &mut Books, place: usize, launches: u64, now: u64) {
-        if let Some(bracket) = books.drop_bracket(place)
-            && Lane::between(bracket.at, launches) == 1
+    /// A stream has no more work in flight: if a single launch was being measured, it took until now at most.
+    fn drained(&self, in_flight: &mut InFlight, index: usize, launches: u64, now: u64) {
+        if let Some(bracket) = in_flight.drop_bracket(index)
+            && StreamBudget::between(bracket.at, launches) == 1
         {
             self.estimates()
                 .learn_limit(bracket.key, now.saturating_sub(bracket.since_ns));
@@ -183,9 +183,9 @@ impl Gate {
 
     /// The time of the next poll, while work is in flight.
     pub(super) fn next_look(&self, now: u64) -> u64 {
-        let books = locked(&self.books);
-        let flight = books.flight(&self.lanes, now);
-        let due = books.began_ns.saturating_add(flight.head_ns);
+        let in_flight = locked(&self.in_flight);
+        let flight = in_flight.flight(&self.budgets, now);
+        let due = in_flight.began_ns.saturating_add(flight.head_ns);
         let mut at = match due.checked_sub(now) {
             Some(early) if early > EARLY_NS => {
                 now + (early / 4 * 3).min(PAUSE_NS.max(flight.ran_ns / LONGER))
@@ -197,11 +197,11 @@ impl Gate {
             at = at.max(now + flight.remaining_ns().min(NO_HURRY_NS));
         }
         let new = |bracket: &Bracket| self.estimates().settled(bracket.key).is_none();
-        let brackets = in_use(&self.lanes).filter_map(|place| books.lanes[place].bracket);
+        let brackets = in_use(&self.budgets).filter_map(|index| in_flight.streams[index].bracket);
         if let Some(since) = brackets.filter(new).map(|bracket| bracket.since_ns).max() {
             at = at.min(now + (now.saturating_sub(since) / 4).clamp(NEW_NS.0, NEW_NS.1));
         }
-        at.min(books.alarm_ns)
+        at.min(in_flight.alarm_ns)
     }
 
     /// Waits for work that was launched uncounted. Returns whether it is over now.

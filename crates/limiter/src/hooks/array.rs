@@ -21,7 +21,7 @@ fn made(
     destroy: impl Fn(usize) -> CUresult,
 ) -> CUresult {
     let account = match account::current() {
-        Ok(Some(account)) if account::keeps_books() => account,
+        Ok(Some(account)) if account::keeps_charges() => account,
         Ok(_) => return call(),
         Err(code) => return code,
     };

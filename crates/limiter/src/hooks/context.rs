@@ -23,7 +23,7 @@ macro_rules! context_begins {
                 let call = || unsafe { forward::$name(out, $($argument,)* device) };
                 match account::of_device(device) {
                     // SAFETY: read only after the driver said that it filled it in.
-                    Ok(Some(account)) if account::keeps_books() => CHARGES.create_context(account, call, || unsafe { out.read() }),
+                    Ok(Some(account)) if account::keeps_charges() => CHARGES.create_context(account, call, || unsafe { out.read() }),
                     Ok(_) => call(),
                     Err(code) => code,
                 }
@@ -71,7 +71,9 @@ fn primary(
     handle: impl FnOnce() -> Option<CUcontext>,
 ) -> CUresult {
     match account::of_device(device) {
-        Ok(Some(account)) if account::keeps_books() => CHARGES.retain_primary(device, account, call, handle),
+        Ok(Some(account)) if account::keeps_charges() => {
+            CHARGES.retain_primary(device, account, call, handle)
+        }
         Ok(_) => call(),
         Err(code) => code,
     }
@@ -83,7 +85,7 @@ pub(super) unsafe extern "C-unwind" fn cuGreenCtxDestroy(context: CUgreenCtx) ->
         let _leaving = gate::context_leaves(context as CUcontext);
         // SAFETY: the argument is handed on as it came.
         let result = unsafe { forward::cuGreenCtxDestroy(context) };
-        if result.is_success() && account::keeps_books() {
+        if result.is_success() && account::keeps_charges() {
             gate::context_ended(context as CUcontext);
             for device in CHARGES.primaries() {
                 if !is_active(device) {
@@ -137,7 +139,7 @@ macro_rules! primary_ends {
                 let _leaving = CHARGES.primary(device).and_then(gate::context_leaves);
                 // SAFETY: the argument is handed on as it came.
                 let result = unsafe { forward::$name(device) };
-                if result.is_success() && account::keeps_books() {
+                if result.is_success() && account::keeps_charges() {
                     $($also(device);)?
                     // Some libraries retain and release it in each call.
                     if !is_active(device) {

@@ -1,10 +1,11 @@
-//! Graphs with memory nodes: how much an instantiated graph will take, and whether it may.
+//! Graphs: how much memory an instantiated graph will take and whether it may, and what the gate knows it by.
 #![allow(non_snake_case)]
 
 use divvy_abi::{
-    CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE,
-    CU_MEM_LOCATION_TYPE_DEVICE, CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH,
-    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUdevice,
+    CU_GRAPH_NODE_TYPE_GRAPH, CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+    CU_GRAPH_NODE_TYPE_MEM_FREE, CU_MEM_LOCATION_TYPE_DEVICE,
+    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS, CUdevice,
     CUdeviceptr, CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream, c_char, guard,
 };
 use divvy_charges::Needs;
@@ -12,28 +13,44 @@ use divvy_charges::Needs;
 use crate::account;
 use crate::below::{ask, forward};
 use crate::charges::CHARGES;
-use crate::gate::{self, Launch, Stream};
+use crate::gate::{self, Contents, Launch, Stream};
 
 /// The depth to which graphs within graphs are inspected; a driver allows less.
 const DEPTH: u32 = 16;
 
-/// The needs of a graph's allocation nodes.
-fn needs(graph: CUgraph) -> Needs {
-    let mut allocated: Vec<(CUdeviceptr, CUdevice, u64)> = Vec::new();
-    let mut freed: Vec<CUdeviceptr> = Vec::new();
-    let _quiet = ask::Quiet::begin();
-    walk(graph, DEPTH, &mut allocated, &mut freed);
-    let mut needs = Needs::new();
-    for (pointer, device, bytes) in allocated {
-        let need = needs.entry(device).or_default();
-        let sum = if freed.contains(&pointer) {
-            &mut need.inside
-        } else {
-            &mut need.outside
+/// What was found in a graph.
+struct Found {
+    allocated: Vec<(CUdeviceptr, CUdevice, u64)>,
+    freed: Vec<CUdeviceptr>,
+    contents: Contents,
+}
+
+impl Found {
+    fn of(graph: CUgraph) -> Self {
+        let mut found = Self {
+            allocated: Vec::new(),
+            freed: Vec::new(),
+            contents: Contents::new(),
         };
-        *sum = sum.saturating_add(CHARGES.node_bytes(device, bytes));
+        let _quiet = ask::Quiet::begin();
+        walk(graph, DEPTH, &mut found);
+        found
     }
-    needs
+
+    /// The needs of the graph's allocation nodes.
+    fn needs(&self) -> Needs {
+        let mut needs = Needs::new();
+        for &(pointer, device, bytes) in &self.allocated {
+            let need = needs.entry(device).or_default();
+            let sum = if self.freed.contains(&pointer) {
+                &mut need.inside
+            } else {
+                &mut need.outside
+            };
+            *sum = sum.saturating_add(CHARGES.node_bytes(device, bytes));
+        }
+        needs
+    }
 }
 
 fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
@@ -53,19 +70,26 @@ fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
     nodes
 }
 
-fn walk(
-    graph: CUgraph,
-    depth: u32,
-    allocated: &mut Vec<(CUdeviceptr, CUdevice, u64)>,
-    freed: &mut Vec<CUdeviceptr>,
-) {
+fn walk(graph: CUgraph, depth: u32, all: &mut Found) {
     for node in nodes(graph) {
         let mut kind = Default::default();
         // SAFETY: the program's own node, and a valid out-parameter; so below.
         if !unsafe { forward::cuGraphNodeGetType(node, &raw mut kind) }.is_success() {
             continue;
         }
+        if kind != CU_GRAPH_NODE_TYPE_KERNEL {
+            all.contents.node(kind.0 as i32);
+        }
         match kind {
+            CU_GRAPH_NODE_TYPE_KERNEL => {
+                let mut found = CUDA_KERNEL_NODE_PARAMS::default();
+                // SAFETY: as above. Without an answer the fields are zeros, and the node counts all the same.
+                let _known = unsafe { forward::cuGraphKernelNodeGetParams_v2(node, &raw mut found) };
+                let function = found.func as usize ^ found.kern as usize;
+                let grid = [found.gridDimX, found.gridDimY, found.gridDimZ];
+                let block = [found.blockDimX, found.blockDimY, found.blockDimZ];
+                all.contents.kernel(function, grid, block);
+            }
             CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
                 let mut found = CUDA_MEM_ALLOC_NODE_PARAMS::default();
                 // SAFETY: as above.
@@ -73,7 +97,7 @@ fn walk(
                 if result.is_success() && found.poolProps.location.type_ == CU_MEM_LOCATION_TYPE_DEVICE {
                     // SAFETY: every bit pattern is an i32.
                     let device = unsafe { found.poolProps.location.anonymous1.id };
-                    allocated.push((found.dptr, device, found.bytesize as u64));
+                    all.allocated.push((found.dptr, device, found.bytesize as u64));
                 }
             }
             CU_GRAPH_NODE_TYPE_MEM_FREE => {
@@ -81,14 +105,14 @@ fn walk(
                 // SAFETY: as above.
                 let result = unsafe { forward::cuGraphMemFreeNodeGetParams(node, &raw mut pointer) };
                 if result.is_success() {
-                    freed.push(pointer);
+                    all.freed.push(pointer);
                 }
             }
             CU_GRAPH_NODE_TYPE_GRAPH if depth > 0 => {
                 let mut child = core::ptr::null_mut();
                 // SAFETY: as above.
                 if unsafe { forward::cuGraphChildGraphNodeGetGraph(node, &raw mut child) }.is_success() {
-                    walk(child, depth - 1, allocated, freed);
+                    walk(child, depth - 1, all);
                 }
             }
             _ => {}
@@ -101,16 +125,24 @@ fn instantiated(
     graph: CUgraph,
     flags: impl FnOnce() -> u64,
     call: impl FnOnce() -> CUresult,
-    out: impl FnOnce() -> CUgraphExec,
+    out: impl Fn() -> CUgraphExec,
 ) -> CUresult {
     match account::current() {
-        Ok(Some(_)) if account::keeps_books() => {}
+        Ok(Some(_)) if account::keeps_charges() => {}
         Ok(_) => return call(),
         Err(code) => return code,
     }
-    let needs = needs(graph);
+    let found = Found::of(graph);
+    let needs = found.needs();
+    let contents = found.contents;
+    let known = |result: CUresult| {
+        if result.is_success() {
+            contents.of(out() as usize);
+        }
+        result
+    };
     if needs.is_empty() {
-        return call();
+        return known(call());
     }
     let flags = flags();
     let has = |flag: u32| flags & u64::from(flag) != 0;
@@ -118,7 +150,7 @@ fn instantiated(
         has(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0),
         has(CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0),
     );
-    CHARGES.instantiate_graph(needs, how, call, || out() as usize)
+    known(CHARGES.instantiate_graph(needs, how, call, || out() as usize))
 }
 
 macro_rules! instantiates {
@@ -190,6 +222,7 @@ launches! {
 pub(super) unsafe extern "C-unwind" fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult {
     guard(|| {
         CHARGES.graph_ends(exec as usize);
+        gate::graph_ended(exec as usize);
         // SAFETY: the argument is handed on as it came.
         unsafe { forward::cuGraphExecDestroy(exec) }
     })

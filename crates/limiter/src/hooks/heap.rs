@@ -17,7 +17,7 @@ pub(super) unsafe extern "C-unwind" fn cuCtxSetLimit(which: CUlimit, value: usiz
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuCtxSetLimit(which, value) };
         let account = match account::current() {
-            Ok(Some(account)) if account::keeps_books() => account,
+            Ok(Some(account)) if account::keeps_charges() => account,
             Ok(_) => return call(),
             Err(code) => return code,
         };

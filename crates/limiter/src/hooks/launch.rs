@@ -104,7 +104,7 @@ pub(super) unsafe extern "C-unwind" fn cuLaunchCooperativeKernelMultiDevice(
         CHARGES.kernel_launched(|| account::current().ok().flatten());
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuLaunchCooperativeKernelMultiDevice(list, count, flags) };
-        if list.is_null() || !account::keeps_books() {
+        if list.is_null() || !account::keeps_charges() {
             return call();
         }
         // SAFETY: the program says that there are so many; the driver reads them as well.

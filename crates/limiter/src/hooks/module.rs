@@ -24,7 +24,7 @@ fn loaded(
     handle: impl Fn() -> usize,
 ) -> CUresult {
     match account::current() {
-        Ok(Some(account)) if account::keeps_books() => match variables() {
+        Ok(Some(account)) if account::keeps_charges() => match variables() {
             Variables { bytes: 0, .. } => call(),
             Variables { bytes, allocations } => {
                 CHARGES.make_object(kind, account, (bytes, allocations), call, handle)

@@ -53,7 +53,7 @@ unsafe fn allocate(
         Ok(None) => return call(),
         Err(code) => return code,
     };
-    if !account::keeps_books() {
+    if !account::keeps_charges() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     // While captured, it becomes a node of a graph, and takes memory when the graph is launched. The driver refuses 0
@@ -121,7 +121,7 @@ fn followed(pool: CUmemoryPool, result: CUresult) -> CUresult {
 unsafe fn noted(result: CUresult, out: *mut CUmemoryPool, device: Option<CUdevice>) -> CUresult {
     if result.is_success()
         && !out.is_null()
-        && account::keeps_books()
+        && account::keeps_charges()
         && let Some(device) = device
         && let Ok(Some(account)) = account::of_device(device)
     {

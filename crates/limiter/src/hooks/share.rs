@@ -18,8 +18,8 @@ use crate::below::{ask, forward};
 use crate::charges::CHARGES;
 
 /// The account that is charged for memory opened now, if any.
-fn payer() -> Result<Option<Account>, CUresult> {
-    if account::keeps_books() {
+fn charged_account() -> Result<Option<Account>, CUresult> {
+    if account::keeps_charges() {
         account::current()
     } else {
         Ok(None)
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C-unwind" fn cuIpcGetMemHandle(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuIpcGetMemHandle(out, pointer);
-            if result.is_success() && account::keeps_books() {
+            if result.is_success() && account::keeps_charges() {
                 CHARGES.exported(pointer, Key::of(bytes_of(&out.read())));
             }
             result
@@ -56,7 +56,7 @@ fn opened(
     pointer: impl FnOnce() -> CUdeviceptr,
     close: impl FnOnce(CUdeviceptr) -> CUresult,
 ) -> CUresult {
-    match payer() {
+    match charged_account() {
         Ok(Some(account)) => CHARGES.open(account, (key(), context()), call, pointer, close),
         Ok(None) => call(),
         Err(code) => code,
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemPoolExportPointer(
         // SAFETY: the arguments are handed on as they came; `out` is read after the driver has filled it in.
         unsafe {
             let result = forward::cuMemPoolExportPointer(out, pointer);
-            if result.is_success() && account::keeps_books() {
+            if result.is_success() && account::keeps_charges() {
                 CHARGES.exported(pointer, Key::of(bytes_of(&out.read())));
             }
             result
@@ -145,7 +145,7 @@ pub(super) unsafe extern "C-unwind" fn cuImportExternalMemory(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let call = |description| unsafe { forward::cuImportExternalMemory(out, description) };
-        let account = match payer() {
+        let account = match charged_account() {
             Ok(Some(account)) => account,
             Ok(None) => return call(description),
             Err(code) => return code,

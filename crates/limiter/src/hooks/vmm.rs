@@ -18,8 +18,8 @@ use crate::charges::CHARGES;
 ///
 /// # Errors
 /// As [`account::of_device`].
-fn payer(properties: &CUmemAllocationProp) -> Result<Option<Account>, CUresult> {
-    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !account::keeps_books() {
+fn charged_account(properties: &CUmemAllocationProp) -> Result<Option<Account>, CUresult> {
+    if properties.location.type_ != CU_MEM_LOCATION_TYPE_DEVICE || !account::keeps_charges() {
         return Ok(None);
     }
     // SAFETY: every bit pattern is an i32.
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemCreate(
         let properties = read.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
         // SAFETY: the arguments are handed on as they came.
         let call = || unsafe { forward::cuMemCreate(out, bytes, properties, flags) };
-        let account = match read.as_ref().map_or(Ok(None), payer) {
+        let account = match read.as_ref().map_or(Ok(None), charged_account) {
             Ok(Some(account)) => account,
             Ok(None) => return call(),
             Err(code) => return code,
@@ -144,7 +144,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemExportToShareableHandle(
     guard(|| {
         // SAFETY: the arguments are handed on as they came.
         let result = unsafe { forward::cuMemExportToShareableHandle(out, handle, kind, flags) };
-        if result.is_success() && account::keeps_books() {
+        if result.is_success() && account::keeps_charges() {
             // SAFETY: the driver has just filled it in, as wide as the kind is.
             let identity = unsafe { identity(out, kind, false) };
             CHARGES.physical_exported(handle, identity.map(|identity| identity.key));
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
     guard(|| {
-        if !account::keeps_books() {
+        if !account::keeps_charges() {
             // SAFETY: the arguments are handed on as they came.
             return unsafe { forward::cuMemImportFromShareableHandle(out, shared, kind) };
         }
@@ -183,7 +183,7 @@ pub(super) unsafe extern "C-unwind" fn cuMemImportFromShareableHandle(
             let handle = unsafe { out.read() };
             let properties = properties_of(handle);
             let account = match &properties {
-                Some(properties) => payer(properties),
+                Some(properties) => charged_account(properties),
                 None => account::current(),
             };
             let whole = |bytes| whole_pages(properties.as_ref()?, bytes);

@@ -43,10 +43,10 @@ static SEEN: Mutex<Vec<Observed>> = Mutex::new(Vec::new());
 /// How many milliseconds to wait for another thread's observation. In a forked child the thread that holds a lock may
 /// not exist.
 /// exist.
-const PATIENCE: u32 = 5_000;
+const TIMEOUT_MS: u32 = 5_000;
 
 fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    for _ in 0..PATIENCE {
+    for _ in 0..TIMEOUT_MS {
         match mutex.try_lock() {
             Ok(guard) => return Some(guard),
             Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),

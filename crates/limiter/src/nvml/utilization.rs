@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_left_out() {
+    fn other_processes_are_left_out() {
         let slice = slice(0, &[7, 9]);
         let mut list = [5, 7, 8, 9];
         assert_eq!(keep_ours(&mut list, |pid| is_ours(&slice, *pid)), 2);

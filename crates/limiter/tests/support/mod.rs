@@ -10,7 +10,7 @@ use divvy_abi::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr,
     CUdeviceptr_v1, CUmemoryPool, CUpointer_attribute, CUresult, CUstream, Table, c_void,
 };
-use divvy_ledger::attach::{Door, Keeper, Pages, connect};
+use divvy_ledger::attach::{Door, PageServer, Pages, connect};
 use divvy_ledger::{GrantSpec, Terms};
 
 /// Allocations of the driver below: address to bytes.
@@ -242,11 +242,11 @@ impl Slice {
     /// A slice of several devices: a limit and a UUID for each.
     pub fn with(devices: &[(u64, [u8; 16])], terms: Terms) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let keeper = Arc::new(Keeper::new());
+        let page_server = Arc::new(PageServer::new());
         let listen = |name: &str, door: Door| {
             let socket = folder.path().join(name);
             let listener = UnixListener::bind(&socket).expect("a socket");
-            let serving = Arc::clone(&keeper);
+            let serving = Arc::clone(&page_server);
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let _served = serving.serve(&stream, door);
@@ -267,7 +267,7 @@ impl Slice {
                 terms,
             })
             .expect("pages");
-            keeper.hold(&pages).expect("the server takes them");
+            page_server.hold(&pages).expect("the server takes them");
             pages
         });
         let mut pages: Vec<_> = pages.collect();

@@ -7,6 +7,15 @@ use crate::inst::Exec;
 use crate::rounding::Mode;
 use crate::types::Ty;
 
+/// Whether each value of one integer type is one of the other's. The PTX ISA forbids `.sat` there, and ptxas refuses it.
+fn holds_all_of(to: Ty, from: Ty) -> bool {
+    match (to.signed(), from.signed()) {
+        (true, true) | (false, false) => to.bytes() >= from.bytes(),
+        (true, false) => to.bytes() > from.bytes(),
+        (false, true) => false,
+    }
+}
+
 impl Decoder<'_, '_> {
     /// Rounding mode and whether it is to an integral value.
     fn rounding_mode(&self) -> Option<(Mode, bool)> {
@@ -86,6 +95,10 @@ impl Decoder<'_, '_> {
         let (to, from) = (typed(to), typed(from));
         if from.float() && to.integer() && given.is_none() {
             return Err("a conversion to an integer names a rounding mode".into());
+        }
+        if sat && from.integer() && to.integer() && holds_all_of(to, from) {
+            let why = format!("`.sat` changes nothing from {from:?} to {to:?}, and is not allowed there");
+            return Err(why.into());
         }
         // Between floating-point types of one size, a plain rounding mode has nothing to round.
         let integral = integral && from.float();

@@ -25,7 +25,7 @@ pub(crate) const POLL: u32 = 32;
 pub(crate) const COUNT_SHIFT: u32 = 8;
 
 /// Polls without a step forward after which a warp lets others run.
-const PATIENCE: u32 = 24;
+const MAX_POLLS: u32 = 24;
 
 /// A type in memory that a register of type R takes.
 pub(crate) trait Memory {
@@ -270,7 +270,7 @@ pub(crate) fn failed(c: &mut Ctx, stop: Stop) -> Flow {
 /// Counts a poll; true when others should run.
 pub(crate) fn polled(c: &mut Ctx) -> bool {
     c.polls += 1;
-    c.polls >= PATIENCE
+    c.polls >= MAX_POLLS
 }
 
 /// Full warps whose addresses are consecutive, or all the same, in a range that is known already: most accesses.

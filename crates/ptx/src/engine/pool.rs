@@ -7,7 +7,7 @@ use super::block::{Block, Ran};
 use super::ctx::{Ctx, Stop};
 use super::launch::LaunchState;
 use super::request::Stats;
-use super::timing::{Progress as Told, Times};
+use super::timing::{Progress as TimingProgress, Times};
 use super::warp::Issued;
 use crate::error::{Fault, Unsupported};
 use std::collections::VecDeque;
@@ -289,7 +289,7 @@ impl Job {
                 let mut state = lock(&self.state);
                 state.times.cpu_ns += now.saturating_sub(since);
                 since = now;
-                let told = Told {
+                let told = TimingProgress {
                     cpu_ns: state.times.cpu_ns,
                     polling: state.times.polled,
                 };

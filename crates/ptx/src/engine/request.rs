@@ -29,7 +29,7 @@ pub struct Launch<'a> {
     pub cooperative: bool,
     /// `%globaltimer`, in nanoseconds.
     pub clock_ns: &'a (dyn Fn() -> u64 + Sync),
-    /// Takes what `vprintf` prints, a piece per call.
+    /// Takes what `vprintf` prints, a part per call.
     pub print: &'a (dyn Fn(&[u8]) + Sync),
     /// Set: the launch ends with `Fault::Cancelled` within milliseconds.
     pub cancel: &'a AtomicBool,

@@ -13,9 +13,9 @@ pub(crate) enum VarSpace {
     Param,
 }
 
-/// One piece of an initialiser.
+/// One element of an initialiser: a value of the variable's element type.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum Element<'a> {
     /// Raw bits, to be cut to the element's size.
     Bits(u64),
     /// Address of a symbol plus an addend, shifted right and cut: `sym+8`, `generic(sym)`, `0xFF00(sym)`.
@@ -35,7 +35,7 @@ pub(crate) struct Variable<'a> {
     pub unsized_array: bool,
     pub external: bool,
     /// Elements in order; what is not given is zero.
-    pub init: Vec<Piece<'a>>,
+    pub init: Vec<Element<'a>>,
     /// A formal parameter declared `.reg`: its register.
     pub register: Option<u32>,
     pub line: u32,

@@ -1,7 +1,7 @@
 //! Variable declarations: `.align 4 .b8 name[16] = {…}`.
 
 use super::Parser;
-use super::ast::{Piece, VarSpace, Variable};
+use super::ast::{Element, VarSpace, Variable};
 use crate::error::ParseError;
 use crate::lex::Kind;
 use crate::types::Ty;
@@ -138,11 +138,11 @@ impl<'a> Parser<'a> {
                 }
                 depth -= 1;
             } else {
-                let piece = self.piece(variable.ty)?;
+                let value = self.element(variable.ty)?;
                 if variable.init.len() as u64 >= limit {
                     return Err(start.error(format!("too many values for `{}`", variable.name)));
                 }
-                variable.init.push(piece);
+                variable.init.push(value);
             }
             while depth > 0 && self.accept(b'}')? {
                 depth -= 1;
@@ -162,27 +162,27 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn piece(&mut self, ty: Ty) -> Result<Piece<'a>, ParseError> {
+    fn element(&mut self, ty: Ty) -> Result<Element<'a>, ParseError> {
         let token = self.next()?;
         match token.kind {
             Kind::Punct(b'-') => match self.next()?.kind {
-                Kind::Int(v) if !ty.float() => Ok(Piece::Bits(v.wrapping_neg())),
-                Kind::Int(v) => Ok(Piece::Bits(float_bits(-(v as f64), ty))),
-                Kind::F64(b) => Ok(Piece::Bits(float_bits(-f64::from_bits(b), ty))),
-                Kind::F32(b) => Ok(Piece::Bits(float_bits(-f64::from(f32::from_bits(b)), ty))),
+                Kind::Int(v) if !ty.float() => Ok(Element::Bits(v.wrapping_neg())),
+                Kind::Int(v) => Ok(Element::Bits(float_bits(-(v as f64), ty))),
+                Kind::F64(b) => Ok(Element::Bits(float_bits(-f64::from_bits(b), ty))),
+                Kind::F32(b) => Ok(Element::Bits(float_bits(-f64::from(f32::from_bits(b)), ty))),
                 _ => Err(token.error("expected a number after `-`")),
             },
             Kind::Int(mask) if self.peek()?.kind == Kind::Punct(b'(') => {
                 // `0xFF00(sym)`: one byte of an address.
                 self.next()?;
-                let inner = self.piece(ty)?;
+                let inner = self.element(ty)?;
                 self.expect(b')')?;
                 match inner {
-                    Piece::Address {
+                    Element::Address {
                         name,
                         addend,
                         shift: 0,
-                    } if mask != 0 => Ok(Piece::Address {
+                    } if mask != 0 => Ok(Element::Address {
                         name,
                         addend,
                         shift: mask.trailing_zeros(),
@@ -190,23 +190,23 @@ impl<'a> Parser<'a> {
                     _ => Err(token.error("a mask applies to an address")),
                 }
             }
-            Kind::Int(v) if ty.float() => Ok(Piece::Bits(float_bits(v as f64, ty))),
-            Kind::Int(v) => Ok(Piece::Bits(v)),
-            Kind::F32(b) if ty == Ty::F32 => Ok(Piece::Bits(u64::from(b))),
-            Kind::F32(b) => Ok(Piece::Bits(float_bits(f64::from(f32::from_bits(b)), ty))),
-            Kind::F64(b) => Ok(Piece::Bits(float_bits(f64::from_bits(b), ty))),
+            Kind::Int(v) if ty.float() => Ok(Element::Bits(float_bits(v as f64, ty))),
+            Kind::Int(v) => Ok(Element::Bits(v)),
+            Kind::F32(b) if ty == Ty::F32 => Ok(Element::Bits(u64::from(b))),
+            Kind::F32(b) => Ok(Element::Bits(float_bits(f64::from(f32::from_bits(b)), ty))),
+            Kind::F64(b) => Ok(Element::Bits(float_bits(f64::from_bits(b), ty))),
             Kind::Word("generic") if self.accept(b'(')? => {
                 let (name, _) = self.word("a symbol")?;
                 let inside = self.addend()?;
                 self.expect(b')')?;
                 let addend = inside.wrapping_add(self.addend()?);
-                Ok(Piece::Address {
+                Ok(Element::Address {
                     name,
                     addend,
                     shift: 0,
                 })
             }
-            Kind::Word(name) => Ok(Piece::Address {
+            Kind::Word(name) => Ok(Element::Address {
                 name,
                 addend: self.addend()?,
                 shift: 0,

@@ -83,22 +83,22 @@ fn an_ordinary_launch_that_spins() {
 }
 
 /// The barrier of CUDA's device runtime, as cooperative groups call it. Every thread adds its left neighbour's value
-/// of the round before, across blocks. `stray`: block 0's behaviour: 1 returns first, 2 traps in round 1, 3 spins.
+/// of the round before, across blocks. `conduct`: block 0's behaviour: 1 returns first, 2 traps in round 1, 3 spins.
 const RUNTIME_BARRIER: &str = ".version 8.5
 .target sm_90
 .address_size 64
 .extern .func (.param .b64 handle) cudaCGGetIntrinsicHandle(.param .b32 scope);
 .extern .func (.param .b32 error) cudaCGSynchronize(.param .b64 handle, .param .b32 flags);
-.visible .entry rounds(.param .u64 cells, .param .u32 rounds, .param .u32 stray)
+.visible .entry rounds(.param .u64 cells, .param .u32 rounds, .param .u32 conduct)
 {
- .reg .b32 %t, %b, %i, %n, %k, %v, %w, %e, %rounds, %stray; .reg .b64 %cells, %h, %at, %from; .reg .pred %p, %q;
- ld.param.u64 %cells, [cells]; ld.param.u32 %rounds, [rounds]; ld.param.u32 %stray, [stray];
+ .reg .b32 %t, %b, %i, %n, %k, %v, %w, %e, %rounds, %conduct; .reg .b64 %cells, %h, %at, %from; .reg .pred %p, %q;
+ ld.param.u64 %cells, [cells]; ld.param.u32 %rounds, [rounds]; ld.param.u32 %conduct, [conduct];
  mov.u32 %t, %tid.x; mov.u32 %b, %ctaid.x; mov.u32 %n, %ntid.x; mad.lo.u32 %i, %b, %n, %t;
  mov.u32 %w, %nctaid.x; mul.lo.u32 %n, %n, %w;
  mul.wide.u32 %at, %i, 4; add.s64 %at, %cells, %at;
  add.u32 %w, %i, %n; sub.u32 %w, %w, 1; rem.u32 %w, %w, %n; mul.wide.u32 %from, %w, 4; add.s64 %from, %cells, %from;
- setp.ne.u32 %p, %b, 0; selp.u32 %stray, 0, %stray, %p;
- setp.eq.u32 %p, %stray, 1; @%p ret;
+ setp.ne.u32 %p, %b, 0; selp.u32 %conduct, 0, %conduct, %p;
+ setp.eq.u32 %p, %conduct, 1; @%p ret;
  { .param .b32 s; .param .b64 r; st.param.b32 [s], 1; call (r), cudaCGGetIntrinsicHandle, (s); ld.param.b64 %h, [r]; }
  mov.u32 %k, 0;
 ROUND:
@@ -107,8 +107,8 @@ ROUND:
    call.uni (r), cudaCGSynchronize, (g, f); ld.param.b32 %e, [r]; }
  setp.ne.u32 %q, %e, 0; @%q bra FAILED;
  st.global.u32 [%at], %v;
- setp.eq.u32 %p, %stray, 2; @%p trap;
-SPIN: setp.eq.u32 %p, %stray, 3; @%p bra SPIN;
+ setp.eq.u32 %p, %conduct, 2; @%p trap;
+SPIN: setp.eq.u32 %p, %conduct, 3; @%p bra SPIN;
  // Lanes come to this barrier in two groups.
  and.b32 %w, %t, 1; setp.eq.u32 %p, %w, 0; @%p bra EVEN;
  { .param .b64 g; .param .b32 f; .param .b32 r; st.param.b64 [g], %h; st.param.b32 [f], 0;
@@ -158,7 +158,7 @@ fn the_runtimes_barrier_in_an_ordinary_launch() {
 #[test]
 fn a_block_that_never_comes_to_the_runtimes_barrier() {
     let loaded = Loaded::new(RUNTIME_BARRIER);
-    let end = |stray: u32, cancel: &AtomicBool| {
+    let end = |conduct: u32, cancel: &AtomicBool| {
         let cells = Buffer::zeroed(9 * 64 * 4);
         let run = loaded
             .kernel("rounds")
@@ -166,7 +166,7 @@ fn a_block_that_never_comes_to_the_runtimes_barrier() {
             .block(64)
             .cooperative()
             .cancel(cancel);
-        run.buffer(&cells).u32(2).u32(stray).end()
+        run.buffer(&cells).u32(2).u32(conduct).end()
     };
     let never = AtomicBool::new(false);
     let gone = end(1, &never);

@@ -142,7 +142,7 @@ fn unsupported_instructions() {
 
 /// A function without a definition refuses the kernel by its name.
 #[test]
-fn calls_of_what_nobody_defines() {
+fn calls_of_what_is_not_defined() {
     let text = ".version 8.5\n.target sm_90\n.address_size 64\n.extern .func (.param .b64 r) elsewhere(.param .b64 n);\n\
         .visible .entry k()\n{\n .reg .b64 %x;\n { .param .b64 a; .param .b64 r;\n st.param.b64 [a], 8;\n\
         call.uni (r), elsewhere, (a);\n }\n ret;\n}\n";

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use divvy_ptx::AddressSpace;
 
-/// One aligned piece of a buffer; 256 bytes is what CUDA's allocations are aligned to.
+/// One aligned chunk of a buffer; 256 bytes is what CUDA's allocations are aligned to.
 #[repr(C, align(256))]
 struct Chunk([AtomicU8; 256]);
 

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+mod bypass;
 mod device;
-mod escape;
 mod fatbin;
 mod flood;
 mod http;
-mod keeper;
 mod names;
+mod page_server;
 mod pages;
 mod paths;
 mod wire;
@@ -35,20 +35,20 @@ fn main() -> anyhow::Result<()> {
             let reach = device::Reach::new(Path::new(folder), Path::new(socket), device)?;
             reach.shorten(number(rounds)?, number(seconds)?)
         }
-        ["redirect", other] => keeper::redirect(Path::new(other)),
-        ["fault", looks, seconds] => keeper::fault(number(looks)?, number(seconds)?),
-        ["steal", name, milliseconds] => keeper::steal(name, number(milliseconds)?),
-        ["stuck", count] => keeper::stuck(number(count)?),
+        ["redirect", other] => page_server::redirect(Path::new(other)),
+        ["fault", looks, seconds] => page_server::fault(number(looks)?, number(seconds)?),
+        ["steal", name, milliseconds] => page_server::steal(name, number(milliseconds)?),
+        ["stuck", count] => page_server::stuck(number(count)?),
         ["connections", count, text] => flood::connections(number(count)?, text),
         ["silent", socket, count] => flood::silent(Path::new(socket), number(count)?),
         ["queue", count, bytes] => flood::queue(number(count)?, number(bytes)?),
         ["requests", count, method, path, body] => flood::requests(number(count)?, method, path, body),
         ["attend", name] => flood::attend(name),
-        ["escape", rounds, seconds] => escape::by_the_dead(number(rounds)?, number(seconds)?),
+        ["bypass", rounds, seconds] => bypass::by_the_dead(number(rounds)?, number(seconds)?),
         ["attach-by-the-dead", socket, rounds, seconds] => {
-            escape::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
+            bypass::attach_by_the_dead(Path::new(socket), number(rounds)?, number(seconds)?)
         }
-        ["pass-connections", socket, count] => escape::pass_connections(Path::new(socket), number(count)?),
+        ["pass-connections", socket, count] => bypass::pass_connections(Path::new(socket), number(count)?),
         ["fatbin", files, mebibytes] => fatbin::load(number(files)?, number(mebibytes)?),
         ["squat", uuid] => names::squat(uuid),
         ["impostor", folder] => names::impostor(Path::new(folder)),

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use divvy_model::Attendant;
+use divvy_model::LifetimeAnchor;
 
 use crate::decide::life::{Ending, Sight, ending, missed_rounds, sight_of};
 
@@ -8,13 +8,16 @@ use crate::decide::life::{Ending, Sight, ending, missed_rounds, sight_of};
 fn a_slice_ends_when_nothing_keeps_or_uses_it() {
     assert_eq!(ending(false, false, || false), Ending::Ends);
     assert_eq!(ending(false, false, || true), Ending::Orphaned);
-    assert_eq!(ending(false, true, || panic!("its keeper lives")), Ending::Stays);
+    assert_eq!(
+        ending(false, true, || panic!("its page server lives")),
+        Ending::Stays
+    );
     assert_eq!(ending(true, false, || panic!("it is lasting")), Ending::Stays);
 }
 
 #[test]
 fn a_container_comes_in_time_or_is_missed() {
-    let waits = |taken| Attendant::Containers {
+    let waits = |taken| LifetimeAnchor::Containers {
         until_unix_s: 100,
         taken,
     };
@@ -27,7 +30,7 @@ fn a_container_comes_in_time_or_is_missed() {
     assert_eq!(sight_of(&waits(false), false, 100), Sight::Missed);
     assert_eq!(sight_of(&waits(true), true, 0), Sight::Nothing);
     assert_eq!(sight_of(&waits(true), false, 0), Sight::Missed, "it had its time");
-    let other = Attendant::Path("/x".into());
+    let other = LifetimeAnchor::Path("/x".into());
     assert_eq!(sight_of(&other, false, 200), Sight::Nothing);
 }
 

@@ -5,7 +5,7 @@ use divvy_model::{Code, MemoryAmount, Selector, SliceRecord, SliceRequest};
 use super::*;
 use crate::decide::family::Family;
 use crate::decide::nesting::{Caller, Membership, Parent, check_loan, check_reach, home};
-use crate::decide::placement::Asked;
+use crate::decide::placement::PlacementRequest;
 
 /// Members by slice and number: `divvy run`s, and processes that attached.
 #[derive(Default)]
@@ -117,7 +117,7 @@ fn place(
     ahead: &Ahead,
 ) -> Result<Placed, Fault> {
     let settings = settings();
-    let asked = Asked {
+    let asked = PlacementRequest {
         request,
         visible: None,
         chosen: chosen.to_vec(),

@@ -4,14 +4,20 @@ use divvy_model::{
 };
 
 use super::*;
-use crate::decide::placement::{Asked, Refusals, candidates, choose, device_of, shown_inside, uuid_bytes};
+use crate::decide::placement::{
+    PlacementRequest, Refusals, candidates, choose, device_of, shown_inside, uuid_bytes,
+};
 
 fn each_alone(devices: &[DeviceRecord]) -> Vec<Vec<DeviceRecord>> {
     devices.iter().map(|device| vec![device.clone()]).collect()
 }
 
-fn asked<'a>(request: &'a SliceRequest, visible: Option<&'a str>, chosen: &[DeviceRecord]) -> Asked<'a> {
-    Asked {
+fn asked<'a>(
+    request: &'a SliceRequest,
+    visible: Option<&'a str>,
+    chosen: &[DeviceRecord],
+) -> PlacementRequest<'a> {
+    PlacementRequest {
         request,
         visible,
         chosen: chosen.to_vec(),
@@ -293,7 +299,7 @@ fn divided_and_emulated_devices_come_last_and_foreign_ones_not_at_all() {
     all.own_spec = Some("h100".into());
     let found = candidates(&all, &asked(&any, None, &[])).expect("its own");
     assert_eq!(names(&found), [["GPU-1"], ["GPU-0"], ["GPU-2"]]);
-    let mine = Asked {
+    let mine = PlacementRequest {
         own: vec!["GPU-2".into(), "GPU-9".into()],
         ..asked(&any, None, &[])
     };

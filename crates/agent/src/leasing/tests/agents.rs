@@ -62,7 +62,7 @@ fn what_ran_when_the_agent_died_is_over_before_another_begins() {
 }
 
 #[test]
-fn nobody_waits_long_for_a_process_that_was_stopped_when_the_agent_died() {
+fn no_slice_waits_long_for_a_process_that_was_stopped_when_the_agent_died() {
     let mut world = World::new();
     world.add(Terms::weight(100), Load::Greedy(KERNEL));
     world.add(Terms::weight(100), Load::Greedy(KERNEL));
@@ -92,7 +92,7 @@ fn one_that_is_alone_goes_on_without_a_pause() {
 }
 
 #[test]
-fn nobody_pays_for_the_time_in_which_the_agent_was_stopped() {
+fn no_slice_is_charged_for_the_time_in_which_the_agent_was_stopped() {
     for stopped in [300 * MILLISECOND, 1_500 * MILLISECOND, 2_500 * MILLISECOND] {
         let mut world = World::new();
         world.add(Terms::soft(share(30)), Load::Greedy(KERNEL));

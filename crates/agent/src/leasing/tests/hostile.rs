@@ -48,7 +48,7 @@ fn a_killed_holder_costs_the_others_no_fifty_milliseconds() {
 }
 
 #[test]
-fn nobody_waits_for_a_stopped_holder_and_it_comes_back() {
+fn no_slice_waits_for_a_stopped_holder_and_it_comes_back() {
     let mut world = two(Load::Greedy(KERNEL));
     world.run(SECOND);
     while world.tenants[0].gate() != Gate::Leased {
@@ -106,7 +106,7 @@ fn one_that_stops_calling_after_it_got_a_lease_loses_it_with_its_end() {
     let line = |world: &World| {
         world.tenants[0].pages[0]
             .ledger
-            .presences()
+            .activities()
             .next()
             .expect("there")
     };
@@ -196,7 +196,7 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
         say(time, *pid);
         most = most.max(watcher.watching());
     }
-    let told = host.slices[1].0[0].ledger.presences().next().expect("a process");
+    let told = host.slices[1].0[0].ledger.activities().next().expect("a process");
     assert_eq!(told.claimed_at_ns, 100_000, "the page is laid out otherwise");
     assert!((1..=MOST).contains(&most), "{most} descriptors");
     let mut time = 100_000;

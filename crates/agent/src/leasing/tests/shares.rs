@@ -14,7 +14,7 @@ fn near(parts: u64, percent: u64) -> bool {
 }
 
 #[test]
-fn alone_the_gate_is_open_and_nobody_counts() {
+fn alone_the_gate_is_open_and_nothing_is_counted() {
     let mut world = World::new();
     let one = world.add(Terms::soft(share(30)), Load::Greedy(KERNEL));
     assert_eq!(world.tenants[one].gate(), Gate::Open);
@@ -61,7 +61,7 @@ fn thirty_and_seventy_are_thirty_and_seventy() {
 }
 
 #[test]
-fn without_shares_weights_divide_and_what_nobody_wants_is_used() {
+fn without_shares_weights_divide_and_unwanted_time_is_used() {
     let mut world = World::new();
     world.add(Terms::weight(100), Load::Greedy(KERNEL));
     world.add(Terms::weight(300), Load::Greedy(KERNEL));

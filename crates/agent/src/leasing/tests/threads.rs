@@ -69,7 +69,7 @@ impl Host {
 
 impl Tenant {
     fn says(&self, wants: bool, busy: bool) {
-        let line = self.slot.presence().expect("ours");
+        let line = self.slot.activity().expect("ours");
         line.set(wants, busy);
         line.count(1, 1);
         line.acknowledge(self.view.gate());

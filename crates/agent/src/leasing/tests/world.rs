@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos, Settings, Share, Terms};
 use divvy_ledger::attach::Pages;
-use divvy_ledger::{Backing, Gate, GateWord, Grant, GrantSpec, GrantView, PresenceLine, Slot, SlotOwner};
+use divvy_ledger::{ActivityLine, Backing, Gate, GateWord, Grant, GrantSpec, GrantView, Slot, SlotOwner};
 
 use crate::leasing::Member;
 use crate::leasing::figures::INTERVAL;
@@ -261,8 +261,8 @@ impl Tenant {
     }
 
     /// Its line in the ledger, to write anything into.
-    pub fn corrupts(&self) -> &PresenceLine {
-        self.slots[0].presence().expect("ours")
+    pub fn corrupts(&self) -> &ActivityLine {
+        self.slots[0].activity().expect("ours")
     }
 
     pub fn gate(&self) -> Gate {
@@ -336,7 +336,7 @@ impl Tenant {
             self.report = word;
             rings |= word.gate() == Gate::Closed;
         }
-        let line = self.slots[0].presence().expect("ours");
+        let line = self.slots[0].activity().expect("ours");
         line.set(self.wants, self.busy);
         let kernel = match self.load {
             Load::Greedy(kernel) | Load::Requests(_, _, kernel) => kernel,

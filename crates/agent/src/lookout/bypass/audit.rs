@@ -16,7 +16,7 @@ use crate::api::events::EventKind;
 use crate::holder::PageHolder;
 use crate::journal::Journal;
 use crate::launch::stage::DropIns;
-use crate::life::attending::Attending;
+use crate::life::anchors::LifetimeAnchors;
 use crate::life::lists::Lists;
 use crate::life::members::Members;
 use crate::lookout::audit::MemoryAudit;
@@ -37,7 +37,7 @@ pub(crate) struct Auditor {
     pub members: Arc<Members>,
     pub audit: Arc<MemoryAudit>,
     pub holder: Arc<PageHolder>,
-    pub attending: Arc<Attending>,
+    pub anchors: Arc<LifetimeAnchors>,
     pub found: Mutex<Found>,
     /// The evidence for which processes are in a container.
     pub evidence: Mutex<containers::Evidence>,
@@ -167,13 +167,13 @@ impl Auditor {
         let pages = self.holder.page_files(slices);
         let found = {
             let mut evidence = self.evidence.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.attending.opened.swap(false, Ordering::Relaxed) {
+            if self.anchors.opened.swap(false, Ordering::Relaxed) {
                 evidence.look_again();
             }
             containers::look_into(&self.run, slices, &pages, &mut evidence)
         };
         unsure |= self
-            .attending
+            .anchors
             .note_containers(&found.iter().map(|process| process.slice.clone()).collect());
         for containers::Process {
             slice: id,

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_told_by_their_names_and_places() {
+    fn other_drivers_are_recognised_by_name_and_path() {
         let emulated = Path::new("/usr/lib/divvy/libdivvy_emulated_cuda.so");
         let of = |paths: &[&str]| {
             let maps: String = paths.iter().map(|path| line(path)).collect();

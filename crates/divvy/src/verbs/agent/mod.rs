@@ -145,7 +145,7 @@ fn status(context: &Context) -> Result<u8, Fault> {
     if !output::document(context.format, "AgentStatus", &status)? {
         output::print(&format!(
             "agent        process {} of user {}, version {}\nrun_dir      {}\nstarted      {}\nslices       {}\n\
-             bypasses     {}\noverstayed   {} leases, {} expired\nescaped      {} ms\nhelper       {}",
+             bypasses     {}\noverstayed   {} leases, {} expired\nuncharged    {} ms\nhelper       {}",
             status.pid,
             status.uid,
             status.version,
@@ -155,7 +155,7 @@ fn status(context: &Context) -> Result<u8, Fault> {
             status.bypass_total,
             status.overdue_total,
             status.expired_total,
-            status.escaped_ns_total / 1_000_000,
+            status.uncharged_ns_total / 1_000_000,
             status.helper.in_words()
         ))?;
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use divvy_agent::api::Attend;
 use divvy_agent::bypass::containers::members as container_members;
-use divvy_container::engine::Asked;
+use divvy_container::engine::EngineCommand;
 use divvy_container::running::Processes;
 use divvy_container::unlimited::{self, Why};
 use divvy_model::{Fault, Policy};
@@ -56,7 +56,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let Some((program, globals)) = args.command.split_first() else {
         return Ok(0);
     };
-    let engine = Asked {
+    let engine = EngineCommand {
         program: Path::new(program),
         globals,
     };
@@ -102,7 +102,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 /// The container's first program, once there is one; none where the container has come to nothing, or takes too long.
-fn started(args: &Args, engine: Asked<'_>) -> Option<Program> {
+fn started(args: &Args, engine: EngineCommand<'_>) -> Option<Program> {
     let begin = Instant::now();
     let mut returned: Option<Instant> = None;
     loop {
@@ -131,10 +131,10 @@ fn started(args: &Args, engine: Asked<'_>) -> Option<Program> {
 /// Whether `divvy` has closed our stdin: the engine's command has ended, or `divvy` has.
 fn engine_has_returned(within: Duration) -> bool {
     let begin = Instant::now();
-    let patience = Timespec::try_from(within).ok();
+    let timeout = Timespec::try_from(within).ok();
     let stdin = std::io::stdin();
     let ready =
-        poll(&mut [PollFd::new(&stdin, PollFlags::IN)], patience.as_ref()).is_ok_and(|ready| ready > 0);
+        poll(&mut [PollFd::new(&stdin, PollFlags::IN)], timeout.as_ref()).is_ok_and(|ready| ready > 0);
     if ready {
         std::thread::sleep(within.saturating_sub(begin.elapsed()));
     }
@@ -149,7 +149,7 @@ fn say(refused: Option<&Fault>) {
 }
 
 /// Has the slice go with the folder that the engine keeps of the container, where there is one that the agent sees too.
-fn goes_with_folder(args: &Args, engine: Asked<'_>, context: &Context) -> bool {
+fn goes_with_folder(args: &Args, engine: EngineCommand<'_>, context: &Context) -> bool {
     let folder = id(&args.id_file).and_then(|id| engine.folder(&id));
     let Some((folder, Ok(Some(agent)))) = folder.map(|folder| (folder, context.agent_of_slices())) else {
         return false;
@@ -219,7 +219,7 @@ fn judge(program: &Program, policy: Policy) -> Option<Fault> {
 
 /// Ends a container whose program is refused, and has the agent write that down: a container in the background has no
 /// terminal.
-fn stop(refused: &Fault, args: &Args, engine: Asked<'_>, context: &Context) {
+fn stop(refused: &Fault, args: &Args, engine: EngineCommand<'_>, context: &Context) {
     if let Ok(Some(agent)) = context.agent_of_slices() {
         let _told = agent.refused(&args.slice, refused);
     }
@@ -229,7 +229,7 @@ fn stop(refused: &Fault, args: &Args, engine: Asked<'_>, context: &Context) {
 }
 
 /// Waits until the container has ended, and is not just being started again.
-fn wait(args: &Args, engine: Asked<'_>) {
+fn wait(args: &Args, engine: EngineCommand<'_>) {
     let Some(id) = id(&args.id_file) else { return };
     while engine.runs(&id, false) {
         // The engine says when; where it cannot be asked, we look.

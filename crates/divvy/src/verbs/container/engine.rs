@@ -10,10 +10,10 @@ use clap::{CommandFactory, Parser};
 use divvy_agent::api::Attend;
 use divvy_agent::{Watch, exit_code, let_go};
 use divvy_container::cdi;
-use divvy_container::engine::{self, Asked, Engine, Line, around, diagnose, split};
+use divvy_container::engine::{self, Engine, EngineCommand, Line, around, diagnose, split};
 use divvy_container::inject::{is_written, written};
 use divvy_container::unlimited;
-use divvy_model::{Attendant, Code, Fault, MemoryAmount, Policy, SliceRecord};
+use divvy_model::{Code, Fault, LifetimeAnchor, MemoryAmount, Policy, SliceRecord};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -167,7 +167,7 @@ pub fn run(engine: Engine, args: &Args, context: &Context) -> Result<u8, Fault> 
 /// With `--replace` the container of this name goes before the new one is made, and so does its slice: its memory may be what
 /// the new one needs.
 fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> Result<(), Fault> {
-    let engine = Asked {
+    let engine = EngineCommand {
         program,
         globals: &line.globals,
     };
@@ -176,8 +176,8 @@ fn replace(line: &Line, ours: &mut Ours, program: &Path, context: &Context) -> R
         return Ok(());
     };
     let slices = agent.slices()?.body.items;
-    let attendant = Some(Attendant::Path(folder));
-    let Some(slice) = slices.into_iter().find(|slice| slice.attendant == attendant) else {
+    let anchor = Some(LifetimeAnchor::Path(folder));
+    let Some(slice) = slices.into_iter().find(|slice| slice.lifetime_anchor == anchor) else {
         return Ok(());
     };
     if ours.dry_run {
@@ -268,21 +268,21 @@ const KILLED: u8 = 128 + 9;
 const VERDICT: Duration = Duration::from_secs(10);
 
 /// The helper's refusal of the container's program, if it has one. It is told that the engine has returned.
-fn verdict(helper: &mut Child, patience: Duration) -> Option<Fault> {
+fn verdict(helper: &mut Child, timeout: Duration) -> Option<Fault> {
     /// More than any refusal has.
     const MOST: usize = 64 << 10;
     drop(helper.stdin.take());
     let mut out = helper.stdout.take()?;
     let begin = Instant::now();
-    let (mut said, mut piece) = (Vec::new(), [0; 1024]);
+    let (mut said, mut buffer) = (Vec::new(), [0; 1024]);
     while !said.contains(&b'\n') && said.len() < MOST {
-        let left = Timespec::try_from(patience.saturating_sub(begin.elapsed())).ok()?;
+        let left = Timespec::try_from(timeout.saturating_sub(begin.elapsed())).ok()?;
         if poll(&mut [PollFd::new(&out, PollFlags::IN)], Some(&left)).ok()? == 0 {
             return None;
         }
-        match out.read(&mut piece).ok()? {
+        match out.read(&mut buffer).ok()? {
             0 => break,
-            read => said.extend_from_slice(&piece[..read]),
+            read => said.extend_from_slice(&buffer[..read]),
         }
     }
     serde_json::from_slice(&said).ok()?
@@ -320,8 +320,8 @@ impl Container<'_> {
             // For a container in the background it waits until its program was checked; one that was killed may have
             // been killed for that.
             let looks = self.line.seen.detached || status == KILLED;
-            let patience = if looks { VERDICT } else { Duration::ZERO };
-            match helpers.first_mut().and_then(|helper| verdict(helper, patience)) {
+            let timeout = if looks { VERDICT } else { Duration::ZERO };
+            match helpers.first_mut().and_then(|helper| verdict(helper, timeout)) {
                 Some(refusal) => Err(refusal),
                 None => Ok(status),
             }
@@ -387,7 +387,7 @@ impl Container<'_> {
     /// Whether the container runs all the same: detached, left by its client, or started again.
     fn is_left(&self) -> bool {
         let id = std::fs::read_to_string(self.id_file).unwrap_or_default();
-        let asked = Asked {
+        let asked = EngineCommand {
             program: self.program,
             globals: &self.line.globals,
         };
@@ -408,7 +408,7 @@ impl Stays {
 
 /// Ends a slice whose container has ended. Its processes may take a moment to be gone.
 pub fn end(context: &Context, slice: &SliceRecord) {
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
     let begin = Instant::now();
     loop {
         let ended = match context.agent_of_slices() {
@@ -419,7 +419,7 @@ pub fn end(context: &Context, slice: &SliceRecord) {
         match ended {
             Ok(()) => return,
             Err(fault) if fault.code == Code::UnknownSlice => return,
-            Err(fault) if begin.elapsed() >= PATIENCE => {
+            Err(fault) if begin.elapsed() >= TIMEOUT => {
                 remark(&format!("slice {} is left: {fault}", slice.name));
                 return;
             }

@@ -15,14 +15,14 @@ use crate::flags::{compute, terms};
 
 /// What is added to a container.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct Additions {
     /// Its own slice, if one was made.
     pub slice: Option<SliceRecord>,
     /// What its configuration gets.
     pub edits: Edits,
 }
 
-impl Given {
+impl Additions {
     /// Ends the slice again, where the container does not come to be.
     pub fn take_back(&self, context: &Context) {
         if let Some(slice) = &self.slice {
@@ -41,8 +41,8 @@ pub fn give(
     name: Option<String>,
     attended: bool,
     context: &Context,
-) -> Result<Given, Fault> {
-    let mut given = Given::default();
+) -> Result<Additions, Fault> {
+    let mut given = Additions::default();
     if request.slice.is_some() || request.join.is_some() {
         let wanted = Wanted {
             name,
@@ -82,7 +82,7 @@ pub fn may_join(which: &str, namespace: Option<&str>, context: &Context) -> Resu
         )
         .hint("they join slices of root's by the whole name: `divvy slice create NAME --memory SIZE --pods` makes one")
     })?;
-    if slice.attendant.is_some() || is_noted(context.peek().path(), &slice.name) {
+    if slice.lifetime_anchor.is_some() || is_noted(context.peek().path(), &slice.name) {
         return Err(Fault::new(
             Code::NotLasting,
             format!("slice `{which}` belongs to a container"),

@@ -108,7 +108,7 @@ fn beside(only_name: bool) -> Result<PathBuf, Fault> {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct EngineConfiguration<'a> {
     file: &'a Path,
     changed: bool,
     text: Option<&'a str>,
@@ -117,7 +117,7 @@ struct Told<'a> {
 }
 
 fn tell(change: &Change, args: &Configure, target: Target, context: &Context) -> Result<u8, Fault> {
-    let told = Told {
+    let told = EngineConfiguration {
         file: &change.file,
         changed: !change.is_none(),
         text: change.after.as_deref(),

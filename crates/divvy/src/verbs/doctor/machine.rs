@@ -13,7 +13,7 @@ use super::Check;
 use crate::context::Context;
 
 /// Longer than any honest tool takes, and short enough to wait for.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Everything that this machine's devices tell.
 pub fn checks(context: &Context) -> Vec<Check> {
@@ -28,7 +28,7 @@ pub fn checks(context: &Context) -> Vec<Check> {
         .all(|device| device.kind == DeviceKind::Emulated);
     if !emulated {
         let mut tools = HostTools {
-            limit: PATIENCE,
+            limit: TIMEOUT,
             ..HostTools::default()
         };
         checks.extend(versions(&survey, &mut tools));
@@ -76,11 +76,11 @@ fn of_devices(survey: &Survey) -> Vec<Check> {
         let mut detail = format!(
             "device {} reaches `{}`: not protected against {}",
             device.index,
-            reach.rung,
-            reach.rung.not_protected()
+            reach.level,
+            reach.level.not_protected()
         );
-        if let Some((rung, command)) = reach.next {
-            detail.push_str(&format!("; `{rung}` is opened by: {command}"));
+        if let Some((level, command)) = reach.next {
+            detail.push_str(&format!("; `{level}` is opened by: {command}"));
         }
         checks.push(Check::ok("isolation", "ladder", detail));
     }

@@ -15,7 +15,7 @@ const SLICE: &str = "64MiB";
 const SLICE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct TrialReport {
     driver_version: i32,
     device_count: i32,
     first_device_bytes: u64,
@@ -25,7 +25,7 @@ struct Told {
 pub fn be_the_program() -> Result<u8, Fault> {
     match probe(c"libcuda.so.1") {
         Ok(probe) => {
-            let told = Told {
+            let told = TrialReport {
                 driver_version: probe.driver_version,
                 device_count: probe.device_count,
                 first_device_bytes: probe.first_device_bytes,
@@ -67,7 +67,7 @@ pub fn check(run: &RunDir) -> Check {
     }
 }
 
-fn attempt(run: &RunDir) -> Result<Told, Fault> {
+fn attempt(run: &RunDir) -> Result<TrialReport, Fault> {
     let cannot = |error: &dyn std::error::Error| {
         Fault::new(Code::DropInLoad, "a program cannot be tried in a slice").because(error)
     };

@@ -7,14 +7,14 @@ use std::time::Duration;
 use clap::Subcommand;
 use divvy_agent::Client;
 use divvy_host::mig::{
-    Alone, DevicePlan, Geometry, GpuInstance, MigDevice, MigDriver, MigFile, NvmlMig, Occupancy, Patient,
-    Shapes, Strategy, Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name, plan_devices,
-    plan_pool, resources, targets,
+    Alone, DevicePlan, Geometry, GpuInstance, MigDevice, MigDriver, MigFile, MigWithTimeout, NvmlMig,
+    Occupancy, Shapes, Strategy, Target, Tenant, Wanted, apply, fill, occupancy, parse_list, part_name,
+    plan_devices, plan_pool, resources, targets,
 };
 use divvy_model::{Bytes, Code, Fault, MIG_PRODUCTS, MigProduct};
 use serde::Serialize;
 
-use crate::context::{Context, patiently};
+use crate::context::{Context, with_timeout};
 use crate::output::{self, Format};
 use crate::report::remark;
 
@@ -266,13 +266,17 @@ fn shown_instance<'a>(geometry: &Geometry, instance: &'a GpuInstance) -> ShownIn
 }
 
 /// What changes MIG here: NVIDIA's driver, or that of the emulated devices where they stand in its place.
-fn driver(context: &Context) -> Result<Patient, Fault> {
+fn driver(context: &Context) -> Result<MigWithTimeout, Fault> {
     let run = context.peek();
     let driver = match context.config.text("emulated") {
         Some(spec) => NvmlMig::emulated(spec, run.path()),
-        None => patiently(NvmlMig::open),
+        None => with_timeout(NvmlMig::open),
     }?;
-    Ok(Patient::over(driver, Patient::LOOK, Patient::CHANGE))
+    Ok(MigWithTimeout::over(
+        driver,
+        MigWithTimeout::LOOK,
+        MigWithTimeout::CHANGE,
+    ))
 }
 
 /// Waits until no other process changes the devices that [`driver`] changes.
@@ -281,9 +285,9 @@ fn alone(context: &Context) -> Result<Alone, Fault> {
         Some(_) => {
             // Made where it is missing, and looked at whose it is: the devices' own state is about to lie there.
             let run = context.run_dir()?;
-            Alone::wait(&run.path().join(Alone::NAME), Alone::PATIENCE)
+            Alone::wait(&run.path().join(Alone::NAME), Alone::TIMEOUT)
         }
-        None => Alone::wait(Path::new(Alone::OF_MACHINE), Alone::PATIENCE),
+        None => Alone::wait(Path::new(Alone::OF_MACHINE), Alone::TIMEOUT),
     }
 }
 

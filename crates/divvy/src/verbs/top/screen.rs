@@ -275,7 +275,7 @@ mod tests {
             "cap": "soft", "class": "best_effort", "effective": used, "used_1s": used, "used_10s": used + 11,
             "queued_1s": queued, "queued_10s": queued, "waiting_ns": 0, "debt_ns": debt_ns, "charged_ns": 0,
             "leases": 1, "kernel_ns": 0, "in_flight_ns": 0, "launched": 1, "overdue_total": 0, "expired_total": 0,
-            "escaped_ns": 0,
+            "uncharged_ns": 0,
         }))
         .expect("a record")
     }

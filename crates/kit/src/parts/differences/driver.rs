@@ -11,10 +11,11 @@ use crate::gpu::PROGRAMS;
 use crate::kit::{Kit, output};
 use crate::parts::Card;
 use crate::place::Place;
+use crate::scrub::foreign;
 
 /// What the tenant `answers` says.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct TenantAnswers {
     answers: BTreeMap<String, String>,
     /// The results of each kernel in words of four bytes, or why there are none.
     kernels: BTreeMap<String, Result<Vec<u32>, String>>,
@@ -61,7 +62,7 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let emulated = told(&output(&mut emulated)?)?;
     for (group, about) in GROUPS {
         if spec.is_none() && !OF_ALL.contains(&group) {
-            let says = format!("`{name}` is not among the products that are emulated");
+            let says = format!("`{}` is not among the products that are emulated", foreign(&name));
             kit.found(&Finding::skipped(format!("differences.{group}"), says))?;
             continue;
         }
@@ -84,11 +85,17 @@ fn emulated_as(name: &str) -> Option<&'static str> {
     same.map(|(_, spec)| *spec)
 }
 
-fn told(text: &str) -> Result<Told, Failure> {
+fn told(text: &str) -> Result<TenantAnswers, Failure> {
     serde_json::from_str(text.trim()).map_err(|error| format!("the tenant said something else: {error}"))
 }
 
-fn answers(kit: &mut Kit, group: &str, about: &str, card: &Told, emulated: &Told) -> Result<(), Failure> {
+fn answers(
+    kit: &mut Kit,
+    group: &str,
+    about: &str,
+    card: &TenantAnswers,
+    emulated: &TenantAnswers,
+) -> Result<(), Failure> {
     let belongs = |name: &&String| name.split('.').next() == Some(group);
     let names: Vec<&String> = card.answers.keys().filter(belongs).collect();
     let differ: Vec<Value> = names
@@ -107,10 +114,16 @@ fn answers(kit: &mut Kit, group: &str, about: &str, card: &Told, emulated: &Told
     )
 }
 
-fn kernel(kit: &mut Kit, entry: &str, exact: bool, card: &Told, emulated: &Told) -> Result<(), Failure> {
+fn kernel(
+    kit: &mut Kit,
+    entry: &str,
+    exact: bool,
+    card: &TenantAnswers,
+    emulated: &TenantAnswers,
+) -> Result<(), Failure> {
     let check = format!("differences.kernel.{entry}");
     let missing = Err("it was not run".to_owned());
-    let of = |told: &Told| {
+    let of = |told: &TenantAnswers| {
         told.kernels
             .get(entry)
             .cloned()

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::finding::{Failure, Finding, Unit};
 use crate::gpu::{Gpu, Kernel, Module, Shape};
 use crate::kit::{Kit, beside};
+use crate::scrub::foreign;
 
 /// One kernel: an instruction between loads and stores, a lane for each set of operands.
 #[derive(Debug, Deserialize)]
@@ -58,7 +59,7 @@ pub(super) fn run(kit: &mut Kit) -> Result<(), Failure> {
     // Whatever becomes of the cases: the next look at the card is another program's.
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,
-        Err(why) => return kit.found(&Finding::skipped("differences.isa", why)),
+        Err(why) => return kit.found(&Finding::skipped("differences.isa", foreign(&why))),
     };
     let outcome = cases(kit, &gpu, file);
     let _closed = gpu.close();

@@ -75,7 +75,7 @@ fn may_unshare() -> bool {
 
 /// Only root may make namespaces so; elsewhere there is nothing to show.
 #[test]
-fn changed_roots_and_namespaces_in_namespaces_hide_nobody() {
+fn changed_roots_and_namespaces_in_namespaces_hide_no_process() {
     if !may_unshare() {
         return;
     }

@@ -12,7 +12,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 use super::fault::fault;
 
 /// How long a runtime may take to read what we send it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub enum Way {
@@ -42,7 +42,7 @@ impl Way {
             }
         };
         socket
-            .set_write_timeout(Some(PATIENCE))
+            .set_write_timeout(Some(WRITE_TIMEOUT))
             .map_err(|error| fault("the runtime's socket cannot be used").because(&error))?;
         Ok(socket)
     }

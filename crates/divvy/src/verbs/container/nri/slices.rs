@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::flags::policy_or_setting;
 use crate::report::{line, remark};
 use crate::verbs::container::engine::end;
-use crate::verbs::container::given::{Given, give, may_join, ours};
+use crate::verbs::container::given::{Additions, give, may_join, ours};
 
 /// The slices of a runtime's pods.
 pub struct Slices<'a> {
@@ -72,7 +72,12 @@ impl<'a> Slices<'a> {
     }
 
     /// The container's own slice, or one that is there, or whole devices, of which no note is needed.
-    fn of_container(&self, pod: &Pod, container: &Container, request: &mut Request) -> Result<Given, Fault> {
+    fn of_container(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        request: &mut Request,
+    ) -> Result<Additions, Fault> {
         if request.slice.is_none() && request.join.is_none() {
             return give(request, None, false, self.context);
         }
@@ -92,7 +97,7 @@ impl<'a> Slices<'a> {
     }
 
     /// The pod's slice, which is made with the pod's first container and stays as long as the pod.
-    fn of_pod(&self, pod: &Pod, container: &Container, request: &mut Request) -> Result<Given, Fault> {
+    fn of_pod(&self, pod: &Pod, container: &Container, request: &mut Request) -> Result<Additions, Fault> {
         let note = |slice| Note {
             slice,
             pod: pod.id.clone(),

@@ -1,4 +1,4 @@
-//! A lane: the budget of one stream. It says what the stream may launch before the next slow path, and how many
+//! The budget of one stream. It says what the stream may launch before the next slow path, and how many
 //! launches are inside the driver.
 //!
 //! One word holds the credit (nanoseconds of work) and a count of launches, so that a launch takes one atomic addition.
@@ -8,11 +8,11 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::stream::Name;
 
-/// Lanes of one gate. Streams beyond that share the last one.
-pub(super) const LANES: usize = 64;
-/// The lane of streams without one of their own.
-pub(super) const COMMON: usize = LANES - 1;
-/// How far from its home position a lane is searched.
+/// Streams that one gate tells apart. Streams beyond that share the last budget.
+pub(super) const STREAMS: usize = 64;
+/// The position of streams without one of their own.
+pub(super) const COMMON: usize = STREAMS - 1;
+/// How far from its home position a budget is searched.
 const PROBES: usize = 4;
 
 /// Launches are counted from this bit on.
@@ -25,18 +25,18 @@ const COUNT: u64 = (1 << 24) - 1;
 /// Longest estimate of a kernel: nanoseconds, some 4 s. The credit field holds 128 of them.
 pub(super) const LONGEST_NS: u64 = u32::MAX as u64;
 
-/// One stream's lane.
+/// One stream's budget.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Lane {
-    /// The stream, or 0 if the lane is free.
+pub(super) struct StreamBudget {
+    /// The stream, or 0 if the budget is free.
     stream: AtomicUsize,
     owner: AtomicUsize,
     word: AtomicU64,
     returned: AtomicU64,
 }
 
-impl Lane {
+impl StreamBudget {
     pub const fn new() -> Self {
         Self {
             stream: AtomicUsize::new(0),
@@ -51,7 +51,7 @@ impl Lane {
         self.stream.load(Relaxed) == name.stream && self.owner.load(Relaxed) == name.owner
     }
 
-    /// Takes `ns` of credit for a launch, if the lane has that much.
+    /// Takes `ns` of credit for a launch, if the budget has that much.
     #[inline]
     pub fn spend(&self, ns: u64) -> bool {
         let change = ONE - ns;
@@ -104,14 +104,14 @@ impl Lane {
         to.wrapping_sub(from) & COUNT
     }
 
-    /// Assigns the lane to a stream; only with the state locked.
+    /// Assigns the budget to a stream; only with the state locked.
     pub fn assign(&self, name: Name) {
         self.stream.store(0, Relaxed);
         self.owner.store(name.owner, Relaxed);
         self.stream.store(name.stream, Release);
     }
 
-    /// Frees the lane; only with the state locked.
+    /// Frees the budget; only with the state locked.
     pub fn vacate(&self) {
         self.stream.store(0, Relaxed);
         self.empty();
@@ -134,25 +134,29 @@ impl Lane {
     }
 }
 
-/// The positions where a stream's lane may be.
+/// The positions where a stream's budget may be.
 #[inline]
-fn places(name: Name) -> impl Iterator<Item = usize> {
+fn positions(name: Name) -> impl Iterator<Item = usize> {
     let hash = (name.stream ^ name.owner.rotate_left(21)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let first = hash >> 48;
     (0..PROBES).map(move |step| (first + step) % COMMON)
 }
 
-/// The lane of a stream, if it has one.
+/// The position of a stream's budget, if it has one.
 #[inline]
-pub(super) fn find(lanes: &[Lane; LANES], name: Name) -> Option<usize> {
-    places(name).find(|place| lanes[*place].is_of(name))
+pub(super) fn find(budgets: &[StreamBudget; STREAMS], name: Name) -> Option<usize> {
+    positions(name).find(|index| budgets[*index].is_of(name))
 }
 
-/// A free position for a stream's lane, or one whose lane `may_go`.
-pub(super) fn room(lanes: &[Lane; LANES], name: Name, may_go: impl Fn(usize) -> bool) -> Option<usize> {
-    places(name)
-        .find(|place| lanes[*place].is_free())
-        .or_else(|| places(name).find(|place| may_go(*place)))
+/// A free position for a stream's budget, or one whose budget `may_go`.
+pub(super) fn room(
+    budgets: &[StreamBudget; STREAMS],
+    name: Name,
+    may_go: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    positions(name)
+        .find(|index| budgets[*index].is_free())
+        .or_else(|| positions(name).find(|index| may_go(*index)))
 }
 
 #[cfg(test)]
@@ -161,45 +165,45 @@ mod tests {
 
     #[test]
     fn a_credit_gives_what_it_holds_and_counts() {
-        let lane = Lane::new();
-        assert!(!lane.spend(1));
-        assert_eq!(lane.launches(), (0, 0));
-        lane.give(100);
-        assert!(lane.spend(60));
-        assert!(!lane.spend(60));
-        assert_eq!((lane.left(), lane.launches()), (40, (1, 1)));
-        lane.came_back();
-        lane.charge(50);
-        assert_eq!((lane.left(), lane.launches()), (-10, (2, 1)));
-        assert_eq!(lane.empty(), 0);
-        lane.give(30);
-        assert_eq!((lane.empty(), lane.left()), (20, 0));
+        let budget = StreamBudget::new();
+        assert!(!budget.spend(1));
+        assert_eq!(budget.launches(), (0, 0));
+        budget.give(100);
+        assert!(budget.spend(60));
+        assert!(!budget.spend(60));
+        assert_eq!((budget.left(), budget.launches()), (40, (1, 1)));
+        budget.came_back();
+        budget.charge(50);
+        assert_eq!((budget.left(), budget.launches()), (-10, (2, 1)));
+        assert_eq!(budget.empty(), 0);
+        budget.give(30);
+        assert_eq!((budget.empty(), budget.left()), (20, 0));
     }
 
     #[test]
     fn threads_never_spend_more_than_there_is() {
-        let lane = Lane::new();
-        lane.give(100_000);
+        let budget = StreamBudget::new();
+        budget.give(100_000);
         let spent: u64 = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| (0..50_000).filter(|_| lane.spend(3)).count() as u64))
+                .map(|_| scope.spawn(|| (0..50_000).filter(|_| budget.spend(3)).count() as u64))
                 .collect();
             threads.into_iter().map(|t| t.join().expect("it ends")).sum()
         });
         assert!(spent <= 33_333, "{spent}");
-        assert_eq!(lane.left(), 100_000 - spent as i64 * 3);
-        assert_eq!(lane.launches().0, spent);
+        assert_eq!(budget.left(), 100_000 - spent as i64 * 3);
+        assert_eq!(budget.launches().0, spent);
     }
 
     #[test]
     fn counts_wrap() {
-        let lane = Lane::new();
+        let budget = StreamBudget::new();
         for _ in 0..(1 << 24) + 5 {
-            lane.charge(0);
-            lane.came_back();
+            budget.charge(0);
+            budget.came_back();
         }
-        assert_eq!(lane.launches(), (5, 0));
-        assert_eq!(lane.left(), 0);
-        assert_eq!(Lane::between(COUNT, 5), 6);
+        assert_eq!(budget.launches(), (5, 0));
+        assert_eq!(budget.left(), 0);
+        assert_eq!(StreamBudget::between(COUNT, 5), 6);
     }
 }

@@ -89,7 +89,7 @@ impl Door {
 
 /// Holds a slice's pages, and serves them.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct PageServer {
     /// By account. Tenants are served once all accounts are there.
     pages: Mutex<Vec<Option<Held>>>,
     /// The processes that attached, if the agent wants to know them.
@@ -108,7 +108,7 @@ fn complete(pages: &[Option<Held>]) -> Option<u32> {
     (!pages.is_empty() && pages.iter().all(Option::is_some)).then_some(pages.len() as u32)
 }
 
-impl Keeper {
+impl PageServer {
     /// A page server without pages yet.
     #[must_use]
     pub fn new() -> Self {

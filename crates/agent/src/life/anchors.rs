@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use divvy_model::{Attendant, Fault, SliceRecord};
+use divvy_model::{Fault, LifetimeAnchor, SliceRecord};
 
 use crate::api::Attend;
 use crate::decide::life::{Sight, missed_rounds, sight_of};
@@ -19,8 +19,8 @@ use crate::state::{Shared, State};
 use crate::system::nudge::Nudge;
 use crate::system::peer::Peer;
 
-/// Lasting slices with their attendants.
-pub(crate) struct Attending {
+/// The lifetime anchors of lasting slices.
+pub(crate) struct LifetimeAnchors {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
@@ -35,14 +35,14 @@ pub(crate) struct Attending {
     pub unmanaged: Arc<Nudge>,
 }
 
-impl Attending {
-    /// Sets a lasting slice's attendant from now on.
+impl LifetimeAnchors {
+    /// Sets a lasting slice's lifetime anchor from now on.
     ///
     /// # Errors
     /// [`divvy_model::Code::UnknownSlice`], [`divvy_model::Code::NotAllowed`], [`divvy_model::Code::NotLasting`];
     /// [`divvy_model::Code::Usage`] for a process that has ended and for a path that does not exist.
-    pub fn attend(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
-        let attendant = match ask {
+    pub fn set(&self, peer: Peer, which: &str, ask: &Attend) -> Result<SliceRecord, Fault> {
+        let anchor = match ask {
             Attend::Process(pid) => of_process(*pid)?,
             Attend::Path(path) => {
                 // A user who may not look at that path must not learn from the slice's end whether it exists.
@@ -54,15 +54,15 @@ impl Attending {
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
         slice.record.require_lasting("it ends with its program")?;
-        slice.go_with(Some(attendant));
+        slice.go_with(Some(anchor));
         let record = slice.stored_form();
         store(&self.run, &record)?;
         Ok(slice.shown())
     }
 
-    /// Deletes the slices whose attendants are gone. Where something still runs in one, it is tried again.
-    pub fn delete_unattended(&self, state: &mut State) {
-        let slices = state.slices.values().filter(|slice| slice.is_unattended());
+    /// Deletes the slices whose lifetime anchors are gone. Where something still runs in one, it is tried again.
+    pub fn delete_unanchored(&self, state: &mut State) {
+        let slices = state.slices.values().filter(|slice| slice.has_lost_anchor());
         let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
         for id in ids {
             let _busy = self.endings.delete(state, &id);
@@ -77,10 +77,10 @@ impl Attending {
         let mut state = self.state.lock();
         let mut missed = Vec::new();
         for slice in state.slices.values_mut() {
-            let Some(attendant) = &slice.record.attendant else {
+            let Some(anchor) = &slice.record.lifetime_anchor else {
                 continue;
             };
-            match sight_of(attendant, seen.contains(&slice.record.id), now) {
+            match sight_of(anchor, seen.contains(&slice.record.id), now) {
                 Sight::Nothing => {}
                 Sight::Taken => self.take(slice),
                 Sight::Missed => missed.push(slice.record.id.clone()),
@@ -123,7 +123,7 @@ impl Attending {
 
     /// Notes that a container has the slice.
     fn take(&self, slice: &mut Slice) {
-        let Some(Attendant::Containers { taken, .. }) = &mut slice.record.attendant else {
+        let Some(LifetimeAnchor::Containers { taken, .. }) = &mut slice.record.lifetime_anchor else {
             return;
         };
         *taken = true;
@@ -135,7 +135,7 @@ impl Attending {
 
     /// Waits for the first container of a slice that goes with its containers.
     pub fn watch_for_container(&self, slice: &SliceRecord) {
-        if let Some(Attendant::Containers { taken: false, .. }) = &slice.attendant
+        if let Some(LifetimeAnchor::Containers { taken: false, .. }) = &slice.lifetime_anchor
             && let Ok(folder) = self
                 .run
                 .folder()

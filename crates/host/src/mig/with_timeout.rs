@@ -5,16 +5,16 @@ use std::time::Duration;
 use divvy_model::Fault;
 
 use super::driver::{MigDevice, MigDriver, NewInstance};
-use crate::patience;
+use crate::timeout;
 
 /// Asks a driver on a thread of its own. While a question has no answer no other is asked: the change may still happen.
-pub struct Patient {
-    driver: patience::Patient<Box<dyn MigDriver>>,
+pub struct MigWithTimeout {
+    driver: timeout::WithTimeout<Box<dyn MigDriver>>,
     look: Duration,
     change: Duration,
 }
 
-impl Patient {
+impl MigWithTimeout {
     /// How long a look at all devices may take: sixteen GPUs that nothing has used since they started take some seconds.
     pub const LOOK: Duration = Duration::from_secs(15);
     /// How long one change may take: turning MIG mode on can reset a device.
@@ -23,7 +23,7 @@ impl Patient {
     /// Over a driver, with times for a look and for a change.
     pub fn over(driver: impl MigDriver + Send + 'static, look: Duration, change: Duration) -> Self {
         Self {
-            driver: patience::Patient::start(|| Box::new(driver) as Box<dyn MigDriver>),
+            driver: timeout::WithTimeout::start(|| Box::new(driver) as Box<dyn MigDriver>),
             look,
             change,
         }
@@ -38,7 +38,7 @@ impl Patient {
     }
 }
 
-impl MigDriver for Patient {
+impl MigDriver for MigWithTimeout {
     fn devices(&mut self) -> Result<Vec<MigDevice>, Fault> {
         self.ask(self.look, |driver| driver.devices())
     }

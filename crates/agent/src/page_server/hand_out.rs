@@ -41,7 +41,7 @@ pub(crate) fn start(run: &RunDir, state: &Shared) -> Result<(), Fault> {
         .name("keep.sock".into())
         .spawn(move || {
             let known = Arc::clone(&this);
-            let admits = move |stream: &UnixStream| known.knows_keeper(stream);
+            let admits = move |stream: &UnixStream| known.knows_page_server(stream);
             door::serve(&listener, MOST, admits, move |stream| {
                 // A run that went away needs no answer.
                 let _gone = attach::answer(stream, |id| this.sockets_for(stream, id));
@@ -59,7 +59,7 @@ struct HandOut {
 impl HandOut {
     /// Whether the peer is a `divvy run` that serves a slice. Any other process has no business here, and would take
     /// places from those runs.
-    fn knows_keeper(&self, stream: &UnixStream) -> bool {
+    fn knows_page_server(&self, stream: &UnixStream) -> bool {
         let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
             return false;
         };
@@ -67,7 +67,7 @@ impl HandOut {
         let state = self.state.lock();
         let mut slices = state.slices.values().map(|slice| &slice.record);
         slices.any(|record| {
-            !record.lasting && record.uid == peer.uid.as_raw() && record.keeper_pid == Some(pid)
+            !record.lasting && record.uid == peer.uid.as_raw() && record.page_server_pid == Some(pid)
         })
     }
 
@@ -85,11 +85,11 @@ impl HandOut {
             let record = slices
                 .find(|record| number_of(&record.id) == Some(number))
                 .ok_or(Status::NoPages)?;
-            let is_keeper = !record.lasting
+            let is_page_server = !record.lasting
                 && record.uid == peer.uid
-                && record.keeper_pid == Some(peer.pid)
-                && record.keeper_start_ticks == peer.since;
-            if !is_keeper || record.state == SliceState::Orphaned {
+                && record.page_server_pid == Some(peer.pid)
+                && record.page_server_start_ticks == peer.since;
+            if !is_page_server || record.state == SliceState::Orphaned {
                 return Err(Status::NotAllowed);
             }
             (record.id.clone(), record.uid)

@@ -8,7 +8,7 @@ use divvy_tests::hostile::Hostile;
 use divvy_tests::system::System;
 
 #[test]
-fn f09_keepers_that_accept_nothing_hold_up_nobody_else() {
+fn f09_page_servers_that_accept_nothing_delay_no_other_user() {
     let Some(system) = System::new() else { return };
     let stuck = Hostile::start(&mut system.attacker_as(&system.users.alice, ["stuck", "200"]));
     assert_eq!(stuck.line().as_deref(), Some("begins"));

@@ -2,7 +2,7 @@
 //! regain them.
 
 use divvy_model::Fault;
-use divvy_privileged::confine_keeper;
+use divvy_privileged::confine_page_server;
 use nix::unistd::User;
 
 use crate::files::kernel;
@@ -19,11 +19,11 @@ const UNPRIVILEGED: u32 = 65_534;
 pub(crate) fn give_up_privileges() -> Result<(), Fault> {
     // Root in a user namespace is an ordinary user of the host, and may have no other user to become.
     if !rustix::process::geteuid().is_root() || in_user_namespace() {
-        return confine_keeper(0, 0);
+        return confine_page_server(0, 0);
     }
     match User::from_name(SYSTEM_USER) {
-        Ok(Some(user)) if !user.uid.is_root() => confine_keeper(user.uid.as_raw(), user.gid.as_raw()),
-        _ => confine_keeper(UNPRIVILEGED, UNPRIVILEGED),
+        Ok(Some(user)) if !user.uid.is_root() => confine_page_server(user.uid.as_raw(), user.gid.as_raw()),
+        _ => confine_page_server(UNPRIVILEGED, UNPRIVILEGED),
     }
 }
 

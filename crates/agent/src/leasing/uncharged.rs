@@ -26,7 +26,7 @@ pub(super) struct Seen {
 
 /// The figures of earlier looks, by tenant and device.
 #[derive(Debug, Default)]
-pub(super) struct Escapes {
+pub(super) struct Audited {
     pub seen: HashMap<(u64, u32), Seen>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn totals(uses: &[(u32, Use)]) -> HashMap<u32, Nanos> {
 }
 
 /// The use beyond the charge and the tolerance.
-pub(super) fn escaped(before: &Seen, after: &Seen, uses: &[(u32, Use)]) -> Nanos {
+pub(super) fn uncharged(before: &Seen, after: &Seen, uses: &[(u32, Use)]) -> Nanos {
     let time = after.at.saturating_sub(before.at);
     let of_time = |parts: u32| (u128::from(time) * u128::from(parts) / 10_000) as Nanos;
     // A process that was not there at the last look has started since: all of its time counts.

@@ -11,11 +11,11 @@ use divvy_ledger::attach::{self, Pages};
 use divvy_model::{Code, Fault, SliceRecord, SliceState};
 
 use crate::journal::Journal;
-use crate::keeper::make_sockets;
 use crate::life::grants::Grants;
 use crate::life::pages;
 use crate::life::records::{control_socket, store};
 use crate::life::slice::Need;
+use crate::page_server::make_sockets;
 use crate::start::log::open_log;
 use crate::start::rundir::{KeepCommand, RunDir};
 use crate::state::Shared;
@@ -25,7 +25,7 @@ use crate::system::locks::Locks;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The page servers of lasting slices.
-pub(crate) struct Keepers {
+pub(crate) struct PageServers {
     pub run: RunDir,
     pub state: Shared,
     pub journal: Arc<Journal>,
@@ -38,7 +38,7 @@ pub(crate) struct Keepers {
     pub said_at: Mutex<Option<Instant>>,
 }
 
-impl Keepers {
+impl PageServers {
     /// Makes sure that a lasting slice has pages and a living page server.
     ///
     /// # Errors
@@ -55,8 +55,8 @@ impl Keepers {
             }
             match slice.need() {
                 Need::Nothing => return Ok(()),
-                Need::Patience(fault) => return Err(fault),
-                Need::Keeper(pages) => (slice.record.clone(), pages),
+                Need::Backoff(fault) => return Err(fault),
+                Need::PageServer(pages) => (slice.record.clone(), pages),
             }
         };
         let pages = match pages {
@@ -64,7 +64,7 @@ impl Keepers {
             None => Arc::new(pages::create(&record)?),
         };
         // The state is not locked here: a new process takes its time.
-        let mut child = self.start_keeper(&record, &pages)?;
+        let mut child = self.start_page_server(&record, &pages)?;
         let mut state = self.state.lock();
         let Some(slice) = state.slices.get_mut(id) else {
             let _ended = child.kill();
@@ -72,9 +72,13 @@ impl Keepers {
             return Err(gone());
         };
         if self.journal.may_log(record.uid) {
-            tracing::info!(slice = record.name, keeper = child.id(), "keeper started");
+            tracing::info!(
+                slice = record.name,
+                page_server = child.id(),
+                "page server started"
+            );
         }
-        slice.set_own_keeper(child);
+        slice.set_own_page_server(child);
         slice.pages = Some(pages);
         slice.write_grants();
         slice.record.state = SliceState::Running;
@@ -84,11 +88,11 @@ impl Keepers {
     }
 
     /// Starts a page server and hands it the pages.
-    fn start_keeper(&self, record: &SliceRecord, pages: &[Pages]) -> Result<Child, Fault> {
+    fn start_page_server(&self, record: &SliceRecord, pages: &[Pages]) -> Result<Child, Fault> {
         let cannot = || {
             Fault::new(
                 Code::Attach,
-                format!("cannot start the keeper of slice {}", record.name),
+                format!("cannot start the page server of slice {}", record.name),
             )
         };
         // These replace the sockets of a page server that is dead, or about to be replaced.
@@ -136,7 +140,9 @@ impl Keepers {
             let mut state = self.state.lock();
             let lasting = state.slices.values_mut().filter(|slice| slice.record.lasting);
             lasting
-                .filter_map(|slice| matches!(slice.need(), Need::Keeper(_)).then(|| slice.record.id.clone()))
+                .filter_map(|slice| {
+                    matches!(slice.need(), Need::PageServer(_)).then(|| slice.record.id.clone())
+                })
                 .collect()
         };
         for id in lacking {

@@ -1,18 +1,18 @@
-//! The gate's state: which work it believes to be in flight, and which of it is known to be over. It stands under one
-//! lock, which no thread holds while it waits or calls the driver.
+//! The in-flight table: which work the gate believes to be in flight, and which of it is known to be over. It stands
+//! under one lock, which no thread holds while it waits or calls the driver.
 
 use std::collections::VecDeque;
 
 use super::admission::Flight;
 use super::bucket::Bucket;
+use super::budget::{self, STREAMS, StreamBudget};
 use super::estimates::Key;
-use super::lane::{self, LANES, Lane};
 use super::stream::Name;
 
-/// The state of one lane (the budget of one stream). Amounts of work are nanoseconds since the lane was assigned, so
-/// that a completion that is reported late or twice does no harm.
+/// The state of one stream. Amounts of work are nanoseconds since its budget was assigned, so that a completion that is
+/// reported late or twice does no harm.
 #[derive(Debug, Default)]
-pub(super) struct LaneBook {
+pub(super) struct StreamState {
     pub context: usize,
     /// Total credit granted so far.
     granted_ns: u64,
@@ -38,7 +38,7 @@ pub(super) struct Bracket {
     pub event: usize,
     pub key: Key,
     pub since_ns: u64,
-    /// The lane's count of launches before it.
+    /// The stream's count of launches before it.
     pub at: u64,
     /// The stream was idle before it, so the measurement includes the launch's way to the device.
     pub dry: bool,
@@ -49,8 +49,9 @@ pub(super) struct Bracket {
 pub(super) struct Mark {
     pub event: usize,
     pub context: usize,
-    pub lane: usize,
-    /// The lane's work up to this mark, and how much of it is new since the previous mark.
+    /// The stream's position in the table.
+    pub index: usize,
+    /// The stream's work up to this mark, and how much of it is new since the previous mark.
     pub upto_ns: u64,
     pub ns: u64,
     pub launches: u64,
@@ -60,9 +61,10 @@ pub(super) struct Mark {
     pub begins: bool,
 }
 
+/// The in-flight table of one gate.
 #[derive(Debug)]
-pub(super) struct Books {
-    pub lanes: [LaneBook; LANES],
+pub(super) struct InFlight {
+    pub streams: [StreamState; STREAMS],
     pub marks: VecDeque<Mark>,
     /// Events to reuse, by context.
     spare: Vec<(usize, usize)>,
@@ -104,10 +106,10 @@ const DISTRUST: u32 = 256;
 /// Events that are kept for reuse.
 const SPARE: usize = 4096;
 
-impl Books {
+impl InFlight {
     pub fn new() -> Self {
         Self {
-            lanes: core::array::from_fn(|_| LaneBook::default()),
+            streams: core::array::from_fn(|_| StreamState::default()),
             marks: VecDeque::new(),
             spare: Vec::new(),
             began_ns: 0,
@@ -131,85 +133,90 @@ impl Books {
         }
     }
 
-    /// The lane of a stream: its present one, a new one, or the common one.
-    pub fn lane_of(&mut self, lanes: &[Lane; LANES], name: Name, context: impl FnOnce() -> usize) -> usize {
-        if let Some(known) = lane::find(lanes, name) {
+    /// The position of a stream: its present one, a new one, or the common one.
+    pub fn index_of(
+        &mut self,
+        budgets: &[StreamBudget; STREAMS],
+        name: Name,
+        context: impl FnOnce() -> usize,
+    ) -> usize {
+        if let Some(known) = budget::find(budgets, name) {
             return known;
         }
-        let unused = |place: usize| self.is_unused(lanes, place);
-        let Some(place) = lane::room(lanes, name, unused) else {
-            return lane::COMMON;
+        let unused = |index: usize| self.is_unused(budgets, index);
+        let Some(index) = budget::room(budgets, name, unused) else {
+            return budget::COMMON;
         };
-        self.vacate(lanes, place);
-        self.lanes[place].context = context();
-        lanes[place].assign(name);
-        place
+        self.vacate(budgets, index);
+        self.streams[index].context = context();
+        budgets[index].assign(name);
+        index
     }
 
-    fn is_unused(&self, lanes: &[Lane; LANES], place: usize) -> bool {
-        let book = &self.lanes[place];
-        self.outstanding_ns(lanes, place) == 0
-            && lanes[place].launches().1 == 0
-            && book.marks == 0
-            && book.bracket.is_none()
+    fn is_unused(&self, budgets: &[StreamBudget; STREAMS], index: usize) -> bool {
+        let state = &self.streams[index];
+        self.outstanding_ns(budgets, index) == 0
+            && budgets[index].launches().1 == 0
+            && state.marks == 0
+            && state.bracket.is_none()
     }
 
-    /// Frees a lane: any work that it had in flight is forgotten.
-    pub fn vacate(&mut self, lanes: &[Lane; LANES], place: usize) {
-        self.tally(lanes, place);
-        self.drop_bracket(place);
-        lanes[place].vacate();
-        let (now, _) = lanes[place].launches();
-        self.completed += Lane::between(self.lanes[place].over, now);
+    /// Frees a position: any work that its stream had in flight is forgotten.
+    pub fn vacate(&mut self, budgets: &[StreamBudget; STREAMS], index: usize) {
+        self.tally(budgets, index);
+        self.drop_bracket(index);
+        budgets[index].vacate();
+        let (now, _) = budgets[index].launches();
+        self.completed += StreamBudget::between(self.streams[index].over, now);
         // Threads that are launching right now may have overdrawn the credit.
-        let overdrawn = lanes[place].left().unsigned_abs();
-        lanes[place].give(overdrawn);
-        self.lanes[place] = LaneBook {
+        let overdrawn = budgets[index].left().unsigned_abs();
+        budgets[index].give(overdrawn);
+        self.streams[index] = StreamState {
             told: now,
             over: now,
-            ..LaneBook::default()
+            ..StreamState::default()
         };
     }
 
-    pub fn give(&mut self, lanes: &[Lane; LANES], place: usize, ns: u64) {
-        self.lanes[place].granted_ns += ns;
-        lanes[place].give(ns);
+    pub fn give(&mut self, budgets: &[StreamBudget; STREAMS], index: usize, ns: u64) {
+        self.streams[index].granted_ns += ns;
+        budgets[index].give(ns);
     }
 
     /// Takes back unused credit.
-    pub fn reclaim(&mut self, lanes: &[Lane; LANES], place: usize) {
-        self.lanes[place].granted_ns -= lanes[place].empty();
+    pub fn reclaim(&mut self, budgets: &[StreamBudget; STREAMS], index: usize) {
+        self.streams[index].granted_ns -= budgets[index].empty();
     }
 
-    pub fn reclaim_all(&mut self, lanes: &[Lane; LANES]) {
-        for place in in_use(lanes) {
-            self.reclaim(lanes, place);
+    pub fn reclaim_all(&mut self, budgets: &[StreamBudget; STREAMS]) {
+        for index in in_use(budgets) {
+            self.reclaim(budgets, index);
         }
     }
 
-    /// What has been launched in a lane, since it was assigned.
-    pub fn spent_ns(&self, lanes: &[Lane; LANES], place: usize) -> u64 {
-        let spent = self.lanes[place].granted_ns as i64 - lanes[place].left();
+    /// What has been launched in a stream since its budget was assigned.
+    pub fn spent_ns(&self, budgets: &[StreamBudget; STREAMS], index: usize) -> u64 {
+        let spent = self.streams[index].granted_ns as i64 - budgets[index].left();
         spent.max(0) as u64
     }
 
     /// How much of it is not known to be over.
-    pub fn outstanding_ns(&self, lanes: &[Lane; LANES], place: usize) -> u64 {
-        self.spent_ns(lanes, place)
-            .saturating_sub(self.lanes[place].completed_ns)
+    pub fn outstanding_ns(&self, budgets: &[StreamBudget; STREAMS], index: usize) -> u64 {
+        self.spent_ns(budgets, index)
+            .saturating_sub(self.streams[index].completed_ns)
     }
 
     /// How much of it has no mark behind it.
-    pub fn unmarked_ns(&self, lanes: &[Lane; LANES], place: usize) -> u64 {
-        let book = &self.lanes[place];
-        self.spent_ns(lanes, place)
-            .saturating_sub(book.marked_ns.max(book.completed_ns))
+    pub fn unmarked_ns(&self, budgets: &[StreamBudget; STREAMS], index: usize) -> u64 {
+        let state = &self.streams[index];
+        self.spent_ns(budgets, index)
+            .saturating_sub(state.marked_ns.max(state.completed_ns))
     }
 
-    pub fn flight(&self, lanes: &[Lane; LANES], now: u64) -> Flight {
+    pub fn flight(&self, budgets: &[StreamBudget; STREAMS], now: u64) -> Flight {
         let each = || {
-            in_use(lanes)
-                .map(|place| self.outstanding_ns(lanes, place))
+            in_use(budgets)
+                .map(|index| self.outstanding_ns(budgets, index))
                 .filter(|ns| *ns > 0)
         };
         Flight {
@@ -222,45 +229,46 @@ impl Books {
         }
     }
 
-    /// How much the lanes other than `place` may launch on the fast path.
-    pub fn promised_ns(lanes: &[Lane; LANES], place: usize) -> u64 {
-        in_use(lanes)
-            .filter(|other| *other != place)
-            .map(|other| lanes[other].left().max(0) as u64)
+    /// How much the streams other than the one at `index` may launch on the fast path.
+    pub fn promised_ns(budgets: &[StreamBudget; STREAMS], index: usize) -> u64 {
+        in_use(budgets)
+            .filter(|other| *other != index)
+            .map(|other| budgets[other].left().max(0) as u64)
             .sum()
     }
 
     /// Whether no work is in flight or being launched.
-    pub fn is_drained(&self, lanes: &[Lane; LANES]) -> bool {
-        in_use(lanes).all(|place| self.outstanding_ns(lanes, place) == 0 && lanes[place].launches().1 == 0)
+    pub fn is_drained(&self, budgets: &[StreamBudget; STREAMS]) -> bool {
+        in_use(budgets)
+            .all(|index| self.outstanding_ns(budgets, index) == 0 && budgets[index].launches().1 == 0)
     }
 
     /// Whether a launch is on its way into the driver.
-    pub fn is_entering(&self, lanes: &[Lane; LANES]) -> bool {
-        in_use(lanes).any(|place| lanes[place].launches().1 > 0)
+    pub fn is_entering(&self, budgets: &[StreamBudget; STREAMS]) -> bool {
+        in_use(budgets).any(|index| budgets[index].launches().1 > 0)
     }
 
-    /// Counts the launches of a lane.
-    fn tally(&mut self, lanes: &[Lane; LANES], place: usize) {
-        let (now, _) = lanes[place].launches();
-        let book = &mut self.lanes[place];
-        self.passed += Lane::between(book.told, now);
-        book.told = now;
+    /// Counts the launches of a stream.
+    fn tally(&mut self, budgets: &[StreamBudget; STREAMS], index: usize) {
+        let (now, _) = budgets[index].launches();
+        let state = &mut self.streams[index];
+        self.passed += StreamBudget::between(state.told, now);
+        state.told = now;
     }
 
-    pub fn tally_all(&mut self, lanes: &[Lane; LANES]) {
-        for place in in_use(lanes) {
-            self.tally(lanes, place);
+    pub fn tally_all(&mut self, budgets: &[StreamBudget; STREAMS]) {
+        for index in in_use(budgets) {
+            self.tally(budgets, index);
         }
     }
 
-    /// A lane's work is over up to this point.
-    pub fn complete(&mut self, place: usize, upto_ns: u64, launches: u64) {
-        let book = &mut self.lanes[place];
-        if upto_ns >= book.completed_ns {
-            book.completed_ns = upto_ns;
-            self.completed += Lane::between(book.over, launches);
-            book.over = launches;
+    /// A stream's work is over up to this point.
+    pub fn complete(&mut self, index: usize, upto_ns: u64, launches: u64) {
+        let state = &mut self.streams[index];
+        if upto_ns >= state.completed_ns {
+            state.completed_ns = upto_ns;
+            self.completed += StreamBudget::between(state.over, launches);
+            state.over = launches;
         }
     }
 
@@ -296,9 +304,9 @@ impl Books {
     /// The work in flight ends in `ends_in`, and from now on the device is the next process's. That process is charged
     /// for the rest, just as this process is charged when the device is handed to it. From now on the hardware's time
     /// slices would distort measurements, so they are dropped.
-    pub fn pass_on(&mut self, lanes: &[Lane; LANES], now: u64, ends_in: u64) {
-        for place in in_use(lanes) {
-            self.drop_bracket(place);
+    pub fn pass_on(&mut self, budgets: &[StreamBudget; STREAMS], now: u64, ends_in: u64) {
+        for index in in_use(budgets) {
+            self.drop_bracket(index);
         }
         let ended: Vec<_> = self
             .marks
@@ -346,9 +354,9 @@ impl Books {
     }
 
     /// Abandons a measurement.
-    pub fn drop_bracket(&mut self, place: usize) -> Option<Bracket> {
-        let bracket = self.lanes[place].bracket.take()?;
-        self.let_go(self.lanes[place].context, bracket.event);
+    pub fn drop_bracket(&mut self, index: usize) -> Option<Bracket> {
+        let bracket = self.streams[index].bracket.take()?;
+        self.let_go(self.streams[index].context, bracket.event);
         Some(bracket)
     }
 
@@ -363,11 +371,11 @@ impl Books {
     }
 
     /// Forgets a context: its streams and events ended with it, after all their work.
-    pub fn forget(&mut self, lanes: &[Lane; LANES], context: usize) {
-        for place in in_use(lanes) {
-            if self.lanes[place].context == context {
-                self.lanes[place].bracket = None;
-                self.vacate(lanes, place);
+    pub fn forget(&mut self, budgets: &[StreamBudget; STREAMS], context: usize) {
+        for index in in_use(budgets) {
+            if self.streams[index].context == context {
+                self.streams[index].bracket = None;
+                self.vacate(budgets, index);
             }
         }
         self.marks.retain(|mark| mark.context != context);
@@ -375,9 +383,9 @@ impl Books {
     }
 }
 
-/// The lanes that belong to a stream, and the common one.
-pub(super) fn in_use(lanes: &[Lane; LANES]) -> impl Iterator<Item = usize> + '_ {
-    (0..LANES).filter(|place| *place == lane::COMMON || !lanes[*place].is_free())
+/// The positions that belong to a stream, and the common one.
+pub(super) fn in_use(budgets: &[StreamBudget; STREAMS]) -> impl Iterator<Item = usize> + '_ {
+    (0..STREAMS).filter(|index| *index == budget::COMMON || !budgets[*index].is_free())
 }
 
 #[cfg(test)]
@@ -388,38 +396,38 @@ mod tests {
 
     #[test]
     fn who_notices_late_does_not_foretell_late() {
-        let mut books = Books::new();
-        books.set_running(true, 0);
+        let mut in_flight = InFlight::new();
+        in_flight.set_running(true, 0);
         for kernel in 1..=100 {
-            books.head_ended(MS, kernel * MS + MS / 10);
+            in_flight.head_ended(MS, kernel * MS + MS / 10);
         }
-        assert_eq!(books.began_ns, 100 * MS);
+        assert_eq!(in_flight.began_ns, 100 * MS);
         // It had to wait for another process's last kernel, and was seen waiting.
-        books.running_ns = 102 * MS;
-        books.head_ended(MS, 102 * MS + MS / 50);
-        assert_eq!(books.began_ns, 102 * MS);
-        books.head_ended(5 * MS, 103 * MS);
-        assert_eq!(books.began_ns, 103 * MS, "it was shorter than foretold");
+        in_flight.running_ns = 102 * MS;
+        in_flight.head_ended(MS, 102 * MS + MS / 50);
+        assert_eq!(in_flight.began_ns, 102 * MS);
+        in_flight.head_ended(5 * MS, 103 * MS);
+        assert_eq!(in_flight.began_ns, 103 * MS, "it was shorter than foretold");
     }
 
     #[test]
     fn what_is_passed_on_is_the_next_ones_to_pay_unless_it_stays_on() {
-        let lanes = [const { Lane::new() }; LANES];
-        let mut books = Books::new();
-        books.set_running(true, 0);
-        books.pass_on(&lanes, 4 * MS, MS / 4);
-        assert_eq!(books.busy_ns(5 * MS), 4 * MS);
-        books.set_drained(6 * MS);
+        let budgets = [const { StreamBudget::new() }; STREAMS];
+        let mut in_flight = InFlight::new();
+        in_flight.set_running(true, 0);
+        in_flight.pass_on(&budgets, 4 * MS, MS / 4);
+        assert_eq!(in_flight.busy_ns(5 * MS), 4 * MS);
+        in_flight.set_drained(6 * MS);
         assert_eq!(
-            books.busy_ns(7 * MS),
+            in_flight.busy_ns(7 * MS),
             4 * MS,
             "the hardware's turns kept it waiting"
         );
 
-        books.set_running(true, 10 * MS);
-        books.pass_on(&lanes, 14 * MS, MS / 4);
-        books.set_drained(30 * MS);
-        assert_eq!(books.busy_ns(31 * MS), 24 * MS, "all of it");
-        assert!(!books.trusts());
+        in_flight.set_running(true, 10 * MS);
+        in_flight.pass_on(&budgets, 14 * MS, MS / 4);
+        in_flight.set_drained(30 * MS);
+        assert_eq!(in_flight.busy_ns(31 * MS), 24 * MS, "all of it");
+        assert!(!in_flight.trusts());
     }
 }

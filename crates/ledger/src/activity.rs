@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use rustix::thread::futex;
 
-use crate::layout::{LedgerPage, PresenceLine};
+use crate::layout::{ActivityLine, LedgerPage};
 use crate::lease::GateWord;
 
 /// A thread of the process waits at the gate.
@@ -18,7 +18,7 @@ const BUSY: u32 = 2;
 
 /// A process's activity record: what it reports about its use of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Presence {
+pub struct Activity {
     /// Its slot in the ledger.
     pub slot: usize,
     /// When the slot was claimed: nanoseconds since the Unix epoch. Another time means another process.
@@ -44,7 +44,7 @@ pub struct Presence {
     pub completed: u64,
 }
 
-impl PresenceLine {
+impl ActivityLine {
     /// Sets whether a thread waits at the gate and whether work may be in flight. Returns true if that is a change.
     pub fn set(&self, wants: bool, busy: bool) -> bool {
         let state = if wants { WANTS } else { 0 } | if busy { BUSY } else { 0 };
@@ -80,13 +80,13 @@ impl PresenceLine {
 impl LedgerPage {
     /// Calls the agent, because something has changed that it should look at.
     pub(crate) fn ring(&self) {
-        self.doorbell.rung.fetch_add(1, Release);
+        self.doorbell.rings.fetch_add(1, Release);
         // It is not an error that no thread waits.
-        let _woken = futex::wake(&self.doorbell.rung, futex::Flags::empty(), i32::MAX as u32);
+        let _woken = futex::wake(&self.doorbell.rings, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    pub(crate) fn rung(&self) -> u32 {
-        self.doorbell.rung.load(Acquire)
+    pub(crate) fn rings(&self) -> u32 {
+        self.doorbell.rings.load(Acquire)
     }
 
     pub(crate) fn wait_doorbell(&self, seen: u32, limit: Duration) -> u32 {
@@ -94,20 +94,20 @@ impl LedgerPage {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()) as _,
         };
-        let _why = futex::wait(&self.doorbell.rung, futex::Flags::empty(), seen, Some(&limit));
-        self.rung()
+        let _why = futex::wait(&self.doorbell.rings, futex::Flags::empty(), seen, Some(&limit));
+        self.rings()
     }
 
     /// The activity records of the processes in the ledger, including dead ones that are not yet reaped.
-    pub(crate) fn presences(&self) -> impl Iterator<Item = Presence> + '_ {
+    pub(crate) fn activities(&self) -> impl Iterator<Item = Activity> + '_ {
         (0..self.slots_in_use()).filter_map(|slot| {
             let place = &self.slots.0[slot];
             if place.claimed.load(Acquire) != crate::shared::claim::TAKEN {
                 return None;
             }
-            let line = &self.presences.0[slot];
+            let line = &self.activities.0[slot];
             let state = line.state.load(Acquire);
-            Some(Presence {
+            Some(Activity {
                 slot,
                 claimed_at_ns: place.claimed_at_ns.load(Relaxed),
                 host_pid: place.host_pid.load(Relaxed),

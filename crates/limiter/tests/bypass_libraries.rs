@@ -50,7 +50,7 @@ fn follow(slice: &Slice, policy: Policy) {
 
 /// A process has one slice for life, so the scenarios of this process run one after the other.
 #[test]
-fn a_process_with_strangers_in_it() {
+fn a_process_with_libraries_that_bypass_the_limiter() {
     below::stand_on(&MEMORY);
     let slice = Slice::new(1 << 30);
     slice.enter();

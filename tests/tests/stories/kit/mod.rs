@@ -2,6 +2,9 @@
 //!
 //! A fault stands between the kit and `divvy`: a script of that name, as which the kit calls it.
 
+mod asks;
+mod faults;
+
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -140,7 +143,7 @@ impl Kit {
 }
 
 #[test]
-fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_nobody() {
+fn the_whole_kit_finds_no_fault_on_the_emulated_device_and_names_no_user() {
     let kit = Kit::new(None);
     let mut command = kit.command(&[]);
     if let Some(python) = python() {
@@ -239,7 +242,8 @@ fn planted_faults_are_found_by_the_right_line_of_the_report() {
     for (fault, script, part, check) in faults {
         let kit = Kit::new(Some(&script));
         // Enough for the first of many races.
-        let output = kit.run(&["--part", part, "--limit", "20"]);
+        let limit = if part == "deaths" { "40" } else { "20" };
+        let output = kit.run(&["--part", part, "--limit", limit]);
         let page = fs::read_to_string(kit.home.join("results/report.md")).expect("a page");
         assert_eq!(kit.verdict(part, check), "fails", "{fault}: {page}");
         assert_eq!(output.status.code(), Some(1), "{fault}");
@@ -339,8 +343,14 @@ fn a_part_that_dies_or_hangs_is_a_line_of_the_report() {
     assert_eq!(kit.part("deaths")["outcome"]["ending"], "crashed");
     assert_eq!(kit.part("differences")["outcome"]["ending"], "done");
     let kit = Kit::new(Some("[ \"$1\" = run ] && exec sleep 600; exec $DIVVY \"$@\""));
-    kit.run(&["--part", "cost", "--part", "differences", "--limit", "5"]);
+    kit.run(&["--part", "cost", "--part", "differences", "--limit", "15"]);
     assert_eq!(kit.part("cost")["outcome"]["ending"], "timed_out");
+    // What was known by then is kept.
+    let known = kit.finding("cost", "cost.cuMemGetInfo");
+    assert!(
+        known["says"].to_string().contains("not measured with it"),
+        "{known}"
+    );
     assert_eq!(kit.part("differences")["outcome"]["ending"], "done");
 }
 

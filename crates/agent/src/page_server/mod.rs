@@ -62,16 +62,16 @@ pub(crate) fn make_sockets(run: &RunDir, id: &str, uid: u32, boxed: bool) -> Res
 
 /// A page server on threads of its own, until the process ends.
 #[derive(Debug)]
-pub struct Keeper {
-    _pages: Arc<attach::Keeper>,
+pub struct PageServer {
+    _pages: Arc<attach::PageServer>,
 }
 
-impl Keeper {
+impl PageServer {
     /// Serves on these sockets.
     ///
     /// # Errors
     /// [`Code::Attach`].
-    pub fn serve(sockets: Sockets, pages: attach::Keeper) -> Result<Self, Fault> {
+    pub fn serve(sockets: Sockets, pages: attach::PageServer) -> Result<Self, Fault> {
         let pages = Arc::new(pages);
         let host = Door::Host { uid: sockets.uid };
         let start = || -> std::io::Result<()> {
@@ -102,7 +102,7 @@ impl Keeper {
         };
         let number = number_of(id).ok_or_else(|| cannot(AttachError::Declined(Status::Unfit)))?;
         let sockets = attach::fetch(&run.keep_socket(), number).map_err(cannot)?;
-        Self::serve(sockets, attach::Keeper::new())
+        Self::serve(sockets, attach::PageServer::new())
     }
 }
 
@@ -136,7 +136,7 @@ pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
     // The folder is held while this process may still open it.
     let folder = make_folder(run, id).map_err(|error| cannot(&error))?;
     confine::give_up_privileges()?;
-    let _keeper = Keeper::serve(sockets, attach::Keeper::that_notes_members())?;
+    let _page_server = PageServer::serve(sockets, attach::PageServer::that_notes_members())?;
     let own = folder.identity(CONTROL).map_err(|error| cannot(&error))?;
     // A different socket there belongs to another page server. An unknown state is no reason to end.
     while folder.identity(CONTROL).is_ok_and(|now| now == own) {
@@ -148,21 +148,23 @@ pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
 /// Serves the connections to a listener, from a thread of its own, so many at once.
 fn start(
     listener: UnixListener,
-    pages: &Arc<attach::Keeper>,
+    pages: &Arc<attach::PageServer>,
     door: Door,
     most: usize,
 ) -> std::io::Result<()> {
     let pages = Arc::clone(pages);
-    std::thread::Builder::new().name("keeper".into()).spawn(move || {
-        let admits = move |stream: &UnixStream| {
-            rustix::net::sockopt::socket_peercred(stream)
-                .is_ok_and(|peer| door.admits_user(peer.uid.as_raw()))
-        };
-        door::serve(&listener, most, admits, move |stream| {
-            // The page server may not write to the program's standard streams: a failure here shows on the other side,
-            // which is told.
-            let _told = pages.serve(stream, door);
-        });
-    })?;
+    std::thread::Builder::new()
+        .name("page-server".into())
+        .spawn(move || {
+            let admits = move |stream: &UnixStream| {
+                rustix::net::sockopt::socket_peercred(stream)
+                    .is_ok_and(|peer| door.admits_user(peer.uid.as_raw()))
+            };
+            door::serve(&listener, most, admits, move |stream| {
+                // The page server may not write to the program's standard streams: a failure here shows on the other
+                // side, which is told.
+                let _told = pages.serve(stream, door);
+            });
+        })?;
     Ok(())
 }

@@ -13,7 +13,7 @@ type Question<T> = (u64, Box<dyn FnOnce(&mut T) + Send>);
 
 /// An object on a thread of its own, which answers each question within a time limit. While one question has no answer
 /// no other is asked: the caller gets an error at once. After a late answer it is asked again.
-pub struct Patient<T> {
+pub struct WithTimeout<T> {
     /// Questions go by their numbers, so both stand behind one lock.
     questions: Mutex<(Sender<Question<T>>, u64)>,
     /// The number of the last question that was worked on to its end.
@@ -33,7 +33,7 @@ pub enum Silence {
     Failed,
 }
 
-impl<T: 'static> Patient<T> {
+impl<T: 'static> WithTimeout<T> {
     /// Starts the thread, and makes the object on it: that too may hang.
     pub fn start(make: impl FnOnce() -> T + Send + 'static) -> Self {
         let (questions, asked): (_, Receiver<Question<T>>) = channel();
@@ -125,37 +125,37 @@ mod tests {
 
     #[test]
     fn what_hangs_is_given_up_and_asked_again_once_it_answers() {
-        let patient = Patient::start(|| 7);
-        assert_eq!(patient.ask(LONG, |seven| *seven), Ok(7));
+        let object = WithTimeout::start(|| 7);
+        assert_eq!(object.ask(LONG, |seven| *seven), Ok(7));
         let (go_on, hangs) = channel::<()>();
-        let silence = patient.ask(SOON, move |_| hangs.recv().is_ok());
+        let silence = object.ask(SOON, move |_| hangs.recv().is_ok());
         assert_eq!(silence, Err(Silence::Within(SOON)));
-        assert!(patient.is_silent());
-        assert_eq!(patient.ask(LONG, |seven| *seven), Err(Silence::Still), "at once");
+        assert!(object.is_silent());
+        assert_eq!(object.ask(LONG, |seven| *seven), Err(Silence::Still), "at once");
         go_on.send(()).expect("it waits");
-        while patient.is_silent() {
+        while object.is_silent() {
             std::thread::yield_now();
         }
-        assert_eq!(patient.ask(LONG, |seven| *seven), Ok(7), "it came back");
+        assert_eq!(object.ask(LONG, |seven| *seven), Ok(7), "it came back");
     }
 
     #[test]
     fn what_hangs_while_it_is_opened_is_given_up_as_well() {
         let (go_on, hangs) = channel::<()>();
-        let patient = Patient::start(move || hangs.recv().is_ok());
-        assert_eq!(patient.ask(SOON, |opened| *opened), Err(Silence::Within(SOON)));
+        let object = WithTimeout::start(move || hangs.recv().is_ok());
+        assert_eq!(object.ask(SOON, |opened| *opened), Err(Silence::Within(SOON)));
         drop(go_on);
-        while patient.is_silent() {
+        while object.is_silent() {
             std::thread::yield_now();
         }
-        assert_eq!(patient.ask(LONG, |opened| *opened), Ok(false));
+        assert_eq!(object.ask(LONG, |opened| *opened), Ok(false));
     }
 
     #[test]
     fn what_fails_within_a_call_is_told_of() {
-        let patient = Patient::start(|| ());
-        let failed: Result<(), _> = patient.ask(LONG, |()| std::panic::resume_unwind(Box::new("a fault")));
+        let object = WithTimeout::start(|| ());
+        let failed: Result<(), _> = object.ask(LONG, |()| std::panic::resume_unwind(Box::new("a fault")));
         assert_eq!(failed, Err(Silence::Failed));
-        assert_eq!(patient.ask(LONG, |()| 1), Err(Silence::Failed));
+        assert_eq!(object.ask(LONG, |()| 1), Err(Silence::Failed));
     }
 }
