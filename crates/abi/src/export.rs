@@ -4,14 +4,21 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::{CUDA_ERROR_UNKNOWN, CUresult, Symbol};
+use crate::{Answer, Symbol};
 
-/// Runs `body`; a panic inside ends here as `CUDA_ERROR_UNKNOWN`.
+/// Runs `body`; a panic inside ends here as the code of an unknown error.
 #[inline]
-pub fn guard(body: impl FnOnce() -> CUresult) -> CUresult {
-    // The state that a panic left half changed belongs to the driver behind the table. Its locks report that
+pub fn guard<A: Answer>(body: impl FnOnce() -> A) -> A {
+    // The state that a panic left half changed belongs to the library behind the table. Its locks report that
     // (poisoning).
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUDA_ERROR_UNKNOWN)
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(A::UNKNOWN)
+}
+
+/// Keeps panics from printing into the program. A drop-in carries its own copy of Rust's runtime, so that touches no
+/// other Rust code in the process.
+#[doc(hidden)]
+pub extern "C" fn silence_panics() {
+    std::panic::set_hook(Box::new(|_| {}));
 }
 
 /// Addresses of a drop-in's exports, in the order of the symbols' numbers.
@@ -23,12 +30,11 @@ unsafe impl Sync for Exports {}
 
 static REGISTERED: AtomicPtr<Exports> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Prepares a drop-in when it is loaded: remembers its exports, and keeps panics from printing into the program. A
-/// drop-in carries its own copy of Rust's runtime, so that touches no other Rust code in the process.
+/// Prepares a drop-in when it is loaded: remembers its exports, and keeps panics from printing into the program.
 #[doc(hidden)]
 pub fn register_exports(exports: &'static Exports) {
     REGISTERED.store(core::ptr::from_ref(exports).cast_mut(), Ordering::Release);
-    std::panic::set_hook(Box::new(|_| {}));
+    silence_panics();
 }
 
 /// Address of the export for a symbol, where this code runs in a drop-in; `None` in a program that merely links it.
@@ -91,37 +97,37 @@ macro_rules! export_functions {
         [$table:path, $guarded:ident]
         $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*
     ) => {
-        $($crate::export_function! { $guarded $table, $name ($($parameter: $of),*) })*
+        $($crate::export_function! { $guarded $table, $name ($($parameter: $of),*) -> $crate::CUresult })*
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_function {
-    (guarded $table:path, $name:ident ($($parameter:ident: $of:ty),*)) => {
-        /// The driver's function of this name.
+    (guarded $table:path, $name:ident ($($parameter:ident: $of:ty),*) -> $result:ty) => {
+        /// The library's function of this name.
         ///
         /// # Safety
-        /// As CUDA's driver API says of this function.
+        /// As NVIDIA's reference says of this function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
-        pub unsafe extern "C" fn $name($($parameter: $of),*) -> $crate::CUresult {
-            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $crate::CUresult = $table.$name;
+        pub unsafe extern "C" fn $name($($parameter: $of),*) -> $result {
+            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $result = $table.$name;
             $crate::guard(|| {
                 // SAFETY: the arguments are handed on as they came; the caller vouches for them.
                 unsafe { FUNCTION($($parameter),*) }
             })
         }
     };
-    (unguarded $table:path, $name:ident ($($parameter:ident: $of:ty),*)) => {
-        /// The driver's function of this name.
+    (unguarded $table:path, $name:ident ($($parameter:ident: $of:ty),*) -> $result:ty) => {
+        /// The library's function of this name.
         ///
         /// # Safety
-        /// As CUDA's driver API says of this function.
+        /// As NVIDIA's reference says of this function.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
-        pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $crate::CUresult {
-            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $crate::CUresult = $table.$name;
+        pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
+            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $result = $table.$name;
             // SAFETY: the arguments are handed on as they came; the caller vouches for them.
             unsafe { FUNCTION($($parameter),*) }
         }
@@ -131,10 +137,12 @@ macro_rules! export_function {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{CUDA_ERROR_UNKNOWN, CUresult};
 
     #[test]
     fn a_panic_becomes_an_unknown_error() {
-        assert_eq!(guard(|| panic!("expected by this test")), CUDA_ERROR_UNKNOWN);
+        let answer: CUresult = guard(|| panic!("expected by this test"));
+        assert_eq!(answer, CUDA_ERROR_UNKNOWN);
         assert_eq!(guard(|| CUresult(2)), CUresult(2));
     }
 }

@@ -32,10 +32,10 @@ mod table;
 
 pub use call::{Call, Parameter, parameters};
 #[doc(hidden)]
-pub use export::{Exports, register_exports};
+pub use export::{Exports, register_exports, silence_panics};
 pub use export::{exported, guard};
 pub use generated::{aliases::*, constants::*, enumerations::*, records::*};
 pub use lookup::{Query, lookup, query};
 pub use probe::{Probe, probe};
 pub use symbol::Symbol;
-pub use table::{Table, on_unsupported};
+pub use table::{Answer, Table, on_unsupported};

@@ -4,8 +4,8 @@ use divvy_model::{Cap, Mode, SliceRecord};
 
 /// A slice's part of its device, in a word or two: `30% hard`, `1/4 timeslice`, `30% mps`, `mig`.
 pub fn part(slice: &SliceRecord) -> String {
-    let mut terms = slice.compute_terms();
-    let words = match (slice.share_mode, slice.replicas) {
+    let mut terms = slice.terms.compute;
+    let words = match (slice.terms.sharing.mode, slice.terms.sharing.replicas) {
         (Mode::Lease, _) => return terms.to_string(),
         (Mode::Timeslice, Some(replicas)) => format!("1/{replicas}"),
         (Mode::Mps, _) => {
@@ -19,20 +19,22 @@ pub fn part(slice: &SliceRecord) -> String {
         }
         (Mode::Timeslice, None) | (Mode::Mig, _) => String::new(),
     };
-    format!("{words} {}", slice.share_mode).trim().to_owned()
+    format!("{words} {}", slice.terms.sharing.mode).trim().to_owned()
 }
 
 /// What a mode is said to be in a line of its own; nothing for the usual one.
 pub fn in_words(slice: &SliceRecord) -> Option<String> {
-    if slice.share_mode == Mode::Lease {
+    if slice.terms.sharing.mode == Mode::Lease {
         return None;
     }
     let turns = slice
+        .terms
+        .sharing
         .time_slice
         .map_or_else(String::new, |length| format!(", {} turns", length.name()));
     Some(format!(
         "{}{turns}: not protected against {}",
         part(slice),
-        slice.share_mode.not_protected()
+        slice.terms.sharing.mode.not_protected()
     ))
 }

@@ -1,9 +1,8 @@
 //! The isolation ladder: how strongly a tenant is kept inside its slice.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+
+use crate::words;
 
 /// An isolation level, weakest first. The order of the variants is the order of strength.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,27 +22,6 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// Every level, weakest first.
-    pub const LADDER: [Self; 5] = [
-        Self::Env,
-        Self::Cooperative,
-        Self::Enforced,
-        Self::Hardware,
-        Self::Vm,
-    ];
-
-    /// The word used on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Env => "env",
-            Self::Cooperative => "cooperative",
-            Self::Enforced => "enforced",
-            Self::Hardware => "hardware",
-            Self::Vm => "vm",
-        }
-    }
-
     /// What this level does *not* protect against. Every screen that offers a level shows it.
     #[must_use]
     pub fn not_protected(self) -> &'static str {
@@ -57,23 +35,9 @@ impl Isolation {
     }
 }
 
-impl fmt::Display for Isolation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Isolation {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::LADDER
-            .into_iter()
-            .find(|level| level.name() == text)
-            .ok_or_else(|| {
-                format!("`{text}` is no isolation; choose env, cooperative, enforced, hardware or vm")
-            })
-    }
+words! {
+    Isolation, "isolation":
+    Env "env", Cooperative "cooperative", Enforced "enforced", Hardware "hardware", Vm "vm"
 }
 
 #[cfg(test)]
@@ -82,8 +46,8 @@ mod tests {
 
     #[test]
     fn the_ladder_is_ordered_and_round_trips() {
-        assert!(Isolation::LADDER.is_sorted());
-        for level in Isolation::LADDER {
+        assert!(Isolation::ALL.is_sorted());
+        for level in Isolation::ALL {
             assert_eq!(level.name().parse(), Ok(level));
         }
         assert!("Enforced ".parse::<Isolation>().is_err());

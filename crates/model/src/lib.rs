@@ -16,6 +16,7 @@ mod mode;
 mod selector;
 mod slice;
 mod terms;
+mod words;
 
 pub use bytes::{Bytes, MemoryAmount, QuantityError};
 pub use code::Code;
@@ -28,7 +29,9 @@ pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile, compute_parts, compute_start
 pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
-    ANY_POD, Condition, ContainerRecord, DeviceShare, LifetimeAnchor, Policy, ProcessRecord, RunRecord,
+    ANY_POD, Condition, ContainerRecord, DeviceShare, LifetimeAnchor, ProcessRecord, RunRecord, Shares,
     SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
 };
-pub use terms::{Cap, Class, ComputeTerms, Weight};
+pub use terms::{Cap, Class, ComputeTerms, Policy, SliceTerms, Weight};
+#[doc(hidden)]
+pub use words::no_such_word;

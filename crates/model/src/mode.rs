@@ -1,9 +1,9 @@
 //! The ways in which slices share a device. A device is shared in one way at a time.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+
+use crate::terms::is_default;
+use crate::words;
 
 /// How the slices of a device share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,20 +21,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Every mode, the default first.
-    pub const ALL: [Self; 4] = [Self::Lease, Self::Timeslice, Self::Mps, Self::Mig];
-
-    /// The word used on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lease => "lease",
-            Self::Timeslice => "timeslice",
-            Self::Mps => "mps",
-            Self::Mig => "mig",
-        }
-    }
-
     /// What it does, in a line.
     #[must_use]
     pub fn about(self) -> &'static str {
@@ -79,29 +65,9 @@ impl Mode {
             }
         }
     }
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-    pub(crate) fn is_lease(&self) -> bool {
-        *self == Self::Lease
-    }
 }
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| format!("`{text}` is no way of sharing; choose lease, timeslice, mps or mig"))
-    }
-}
+words! { Mode, "way of sharing": Lease "lease", Timeslice "timeslice", Mps "mps", Mig "mig" }
 
 /// How long a process keeps a GPU that several share in turn, where there are no leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -118,20 +84,6 @@ pub enum TimeSlice {
 }
 
 impl TimeSlice {
-    /// Every length, in the order of the driver's numbers for them.
-    pub const ALL: [Self; 4] = [Self::Default, Self::Short, Self::Medium, Self::Long];
-
-    /// The word used on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-            Self::Short => "short",
-            Self::Medium => "medium",
-            Self::Long => "long",
-        }
-    }
-
     /// The driver's number for it.
     #[must_use]
     pub fn code(self) -> u8 {
@@ -144,25 +96,20 @@ impl TimeSlice {
     }
 }
 
-impl FromStr for TimeSlice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|length| length.name() == text)
-            .ok_or_else(|| format!("`{text}` is no time slice; choose default, short, medium or long"))
-    }
-}
+// In the order of the driver's numbers for them.
+words! { TimeSlice, "time slice": Default "default", Short "short", Medium "medium", Long "long" }
 
 /// A way of sharing a device with what belongs to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModeTerms {
-    /// The way.
+    /// How its device is shared.
+    #[serde(default, rename = "share_mode", skip_serializing_if = "is_default")]
     pub mode: Mode,
-    /// Into how many parts the hardware's turns are divided; by default as the agent is configured.
+    /// Of a device shared by the hardware's turns: into how many parts; by default as the agent is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// How long such a turn is; by default the driver decides.
+    /// Of such a device: how long a turn is; by default the driver decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_slice: Option<TimeSlice>,
 }
 

@@ -4,32 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Bytes, Cap, Class, Code, Compute, ComputeTerms, Fault, Isolation, MemoryAmount, Mode, ModeTerms,
-    Selector, TimeSlice, Weight,
-};
-
-/// What to do where a limit cannot be enforced.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Fail with a clear error.
-    #[default]
-    Strict,
-    /// Go on, and count each bypass.
-    BestEffort,
-}
-
-impl Policy {
-    /// The word of the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::BestEffort => "best-effort",
-        }
-    }
-}
+use crate::terms::is_default;
+use crate::{Bytes, Code, Fault, MemoryAmount, Selector, SliceTerms};
 
 /// What a user asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,43 +22,13 @@ pub struct SliceRequest {
     /// How much memory; the whole device's otherwise.
     #[serde(default)]
     pub memory: Option<MemoryAmount>,
-    /// How much compute; unlimited otherwise.
-    #[serde(default)]
-    pub compute: Option<Compute>,
-    /// Without a share: its weight among those that have none; 100 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute_weight: Option<Weight>,
-    /// Whether the share is a bound too.
-    #[serde(default, skip_serializing_if = "Cap::is_soft")]
-    pub compute_cap: Cap,
-    /// Who goes first.
-    #[serde(default, skip_serializing_if = "Class::is_best_effort")]
-    pub compute_class: Class,
-    /// How its device is shared.
-    #[serde(default, skip_serializing_if = "Mode::is_lease")]
-    pub share_mode: Mode,
-    /// Of a device shared by the hardware's turns: into how many parts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas: Option<u32>,
-    /// Of such a device: how long a turn is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time_slice: Option<TimeSlice>,
-    /// The isolation level.
-    #[serde(default)]
-    pub isolation: Isolation,
-    /// What to do where a limit cannot be enforced.
-    #[serde(default)]
-    pub policy: Policy,
-    /// How long an allocation that does not fit waits for space before it is refused, in nanoseconds; 0: not at all.
-    #[serde(default)]
-    pub on_oom_wait_ns: u64,
     /// What may be allocated in all, in parts per 100 of the memory: 200 is twice, the half of it in managed memory
     /// that the host backs. 100 by default.
     #[serde(default = "hundred")]
     pub oversubscribe_percent: u32,
-    /// The whole device, for one tenant alone, without a limiter in its process.
-    #[serde(default)]
-    pub whole: bool,
+    /// Everything else.
+    #[serde(flatten)]
+    pub terms: SliceTerms,
 }
 
 impl SliceRequest {
@@ -97,42 +43,6 @@ impl SliceRequest {
         self.device = devices.next();
         self.more_devices = devices.collect();
     }
-
-    /// How its device is shared.
-    #[must_use]
-    pub fn mode_terms(&self) -> ModeTerms {
-        ModeTerms {
-            mode: self.share_mode,
-            replicas: self.replicas,
-            time_slice: self.time_slice,
-        }
-    }
-
-    /// Sets how its device is shared.
-    pub fn set_mode_terms(&mut self, terms: ModeTerms) {
-        self.share_mode = terms.mode;
-        self.replicas = terms.replicas;
-        self.time_slice = terms.time_slice;
-    }
-
-    /// What it says of compute.
-    #[must_use]
-    pub fn compute_terms(&self) -> ComputeTerms {
-        ComputeTerms {
-            share: self.compute,
-            weight: self.compute_weight,
-            cap: self.compute_cap,
-            class: self.compute_class,
-        }
-    }
-
-    /// Says so much of compute.
-    pub fn set_compute_terms(&mut self, terms: ComputeTerms) {
-        self.compute = terms.share;
-        self.compute_weight = terms.weight;
-        self.compute_cap = terms.cap;
-        self.compute_class = terms.class;
-    }
 }
 
 impl Default for SliceRequest {
@@ -142,18 +52,8 @@ impl Default for SliceRequest {
             device: None,
             more_devices: Vec::new(),
             memory: None,
-            compute: None,
-            compute_weight: None,
-            compute_cap: Cap::Soft,
-            compute_class: Class::BestEffort,
-            share_mode: Mode::Lease,
-            replicas: None,
-            time_slice: None,
-            isolation: Isolation::default(),
-            policy: Policy::default(),
-            on_oom_wait_ns: 0,
             oversubscribe_percent: hundred(),
-            whole: false,
+            terms: SliceTerms::default(),
         }
     }
 }
@@ -298,18 +198,18 @@ pub struct UnmanagedRecord {
 }
 
 /// A slice's share of one of its devices.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceShare {
-    /// The device.
+    /// The device it is a share of.
     pub device_uuid: String,
-    /// The slice's share of its memory.
+    /// The slice's share of the device's memory.
     pub memory_limit_bytes: Bytes,
-    /// What the slice's processes hold of it.
+    /// What the slice's processes hold of it: device memory.
     pub memory_used_bytes: Bytes,
-    /// What one context of a program costs on it, inside the limit.
+    /// What one context of a program costs on the device, inside the limit.
     #[serde(default)]
     pub context_bytes: Bytes,
-    /// What the driver holds there for the slice's processes that no call showed.
+    /// What the driver holds there for the slice's processes that no call showed: so much less of the limit is left.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub memory_overhead_bytes: Bytes,
     /// What slices nested in it take of its limit there.
@@ -318,7 +218,7 @@ pub struct DeviceShare {
     /// What may be allocated beyond the limit, in managed memory that the host backs.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub spill_limit_bytes: Bytes,
-    /// What is allocated there beyond the limit: the host's memory, not the device's.
+    /// What is allocated there beyond the limit: the host's memory, not the device's, and not in what is used.
     #[serde(default, skip_serializing_if = "Bytes::is_zero")]
     pub memory_spilled_bytes: Bytes,
 }
@@ -331,8 +231,86 @@ impl DeviceShare {
     }
 }
 
-/// A slice as it is shown and stored. Field names are those of the JSON output. What it says of memory and device is
-/// its share of its first device; [`SliceRecord::shares`] has all.
+/// A slice's share of each of its devices, in the order in which its programs see them. It has one device at least.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenShares", into = "WrittenShares")]
+pub struct Shares {
+    /// The share of its first device.
+    pub first: DeviceShare,
+    /// The shares of its further devices.
+    pub further: Vec<DeviceShare>,
+}
+
+/// [`Shares`] in JSON: the first one's fields stand beside the list of all.
+#[derive(Clone, Serialize, Deserialize)]
+struct WrittenShares {
+    #[serde(flatten)]
+    first: DeviceShare,
+    /// Its share of each of its devices, the first one's included; none in records of a version that had one only.
+    #[serde(default)]
+    devices: Vec<DeviceShare>,
+}
+
+impl From<WrittenShares> for Shares {
+    fn from(written: WrittenShares) -> Self {
+        Self {
+            first: written.first,
+            further: written.devices.into_iter().skip(1).collect(),
+        }
+    }
+}
+
+impl From<Shares> for WrittenShares {
+    fn from(shares: Shares) -> Self {
+        Self {
+            first: shares.first.clone(),
+            devices: shares.iter().cloned().collect(),
+        }
+    }
+}
+
+impl Shares {
+    /// All of them, in order; [`None`] where there are none.
+    #[must_use]
+    pub fn of(shares: impl IntoIterator<Item = DeviceShare>) -> Option<Self> {
+        let mut shares = shares.into_iter();
+        Some(Self {
+            first: shares.next()?,
+            further: shares.collect(),
+        })
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &DeviceShare> {
+        std::iter::once(&self.first).chain(&self.further)
+    }
+
+    /// Each of them, in order, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut DeviceShare> {
+        std::iter::once(&mut self.first).chain(&mut self.further)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        1 + self.further.len()
+    }
+
+    /// Which of the devices this is, if there is a share of it.
+    #[must_use]
+    pub fn place_of(&self, device_uuid: &str) -> Option<usize> {
+        self.iter().position(|share| share.device_uuid == device_uuid)
+    }
+
+    /// The share of this device, if there is one.
+    #[must_use]
+    pub fn on(&self, device_uuid: &str) -> Option<&DeviceShare> {
+        self.iter().find(|share| share.device_uuid == device_uuid)
+    }
+}
+
+/// A slice as it is shown and stored. Field names are those of the JSON output. The device and the memory beside its other
+/// fields are those of its first device; `devices` has all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceRecord {
     /// The agent's id for it, unique on the host for the agent's run directory.
@@ -341,48 +319,20 @@ pub struct SliceRecord {
     pub name: String,
     /// Who holds it, by user id.
     pub uid: u32,
-    /// The device it is a share of: the first, where there are several.
-    pub device_uuid: String,
-    /// Its share of memory.
-    pub memory_limit_bytes: Bytes,
-    /// What its processes hold.
-    pub memory_used_bytes: Bytes,
-    /// Its share of compute, where one was asked for: of its devices, or of the slice that it is inside of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute: Option<Compute>,
-    /// Without a share: its weight among those that have none; 100 by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compute_weight: Option<Weight>,
-    /// Whether the share is a bound too.
-    #[serde(default, skip_serializing_if = "Cap::is_soft")]
-    pub compute_cap: Cap,
-    /// Who goes first.
-    #[serde(default, skip_serializing_if = "Class::is_best_effort")]
-    pub compute_class: Class,
-    /// How its device is shared.
-    #[serde(default, skip_serializing_if = "Mode::is_lease")]
-    pub share_mode: Mode,
-    /// Of a device shared by the hardware's turns: into how many parts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas: Option<u32>,
-    /// Of such a device: how long a turn is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time_slice: Option<TimeSlice>,
+    /// Its share of each of its devices.
+    #[serde(flatten)]
+    pub shares: Shares,
+    /// The terms it is held by.
+    #[serde(flatten)]
+    pub terms: SliceTerms,
     /// Under MPS, where multiprocessors are set apart for it: the partition's name, once it is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mps_partition: Option<String>,
-    /// Its isolation level.
-    pub isolation: Isolation,
-    /// What happens where a limit cannot be enforced.
-    pub policy: Policy,
     /// When it began, RFC 3339, UTC.
     pub created_at: String,
     /// Where it stands in its life.
     #[serde(default)]
     pub state: SliceState,
-    /// What one context of a program costs on its device, inside the limit.
-    #[serde(default)]
-    pub context_bytes: Bytes,
     /// On an emulated device: the specification under which its driver shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_spec: Option<String>,
@@ -394,7 +344,7 @@ pub struct SliceRecord {
     pub page_server_pid: Option<u32>,
     /// When the page server began, in the kernel's ticks since boot: its id may come to mean another process. 0: not
     /// known.
-    #[serde(default, alias = "keeper_start_ticks", skip_serializing_if = "is_not_known")]
+    #[serde(default, alias = "keeper_start_ticks", skip_serializing_if = "is_default")]
     pub page_server_start_ticks: u64,
     /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -412,25 +362,6 @@ pub struct SliceRecord {
     /// The slice it is nested in: its memory comes out of that one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<String>,
-    /// What the driver holds for its processes that no call showed, as the device tells: so much less of the limit is
-    /// left.
-    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
-    pub memory_overhead_bytes: Bytes,
-    /// What slices nested in it take of its limit.
-    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
-    pub memory_lent_bytes: Bytes,
-    /// How long an allocation that does not fit waits for space, in nanoseconds.
-    #[serde(default, skip_serializing_if = "is_nothing")]
-    pub on_oom_wait_ns: u64,
-    /// What may be allocated beyond the limit, in managed memory that the host backs.
-    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
-    pub spill_limit_bytes: Bytes,
-    /// What is allocated beyond the limit: the host's memory, not the device's, and not in what is used.
-    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
-    pub memory_spilled_bytes: Bytes,
-    /// Whether it is a whole device for one tenant alone, without a limiter.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub whole: bool,
     /// What is out of the ordinary, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
@@ -451,9 +382,6 @@ pub struct SliceRecord {
     /// The containers that these processes are in, as the command finds out: the agent knows of none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerRecord>,
-    /// Its share of each of its devices, the first one's included; none in records of a version that had one only.
-    #[serde(default)]
-    pub devices: Vec<DeviceShare>,
 }
 
 /// A container.
@@ -480,98 +408,6 @@ impl SliceRecord {
         let message = format!("slice `{}` belongs to one `divvy run`", self.name);
         Err(Fault::new(Code::NotLasting, message).hint(hint))
     }
-
-    /// Its share of each of its devices, in the order in which its programs see them.
-    #[must_use]
-    pub fn shares(&self) -> Vec<DeviceShare> {
-        let first = DeviceShare {
-            device_uuid: self.device_uuid.clone(),
-            memory_limit_bytes: self.memory_limit_bytes,
-            memory_used_bytes: self.memory_used_bytes,
-            context_bytes: self.context_bytes,
-            memory_overhead_bytes: self.memory_overhead_bytes,
-            memory_lent_bytes: self.memory_lent_bytes,
-            spill_limit_bytes: self.spill_limit_bytes,
-            memory_spilled_bytes: self.memory_spilled_bytes,
-        };
-        let further = self.devices.iter().skip(1).cloned();
-        std::iter::once(first).chain(further).collect()
-    }
-
-    /// Sets all shares, the first one's in the record's own fields as well. Without any, nothing changes.
-    pub fn set_shares(&mut self, shares: Vec<DeviceShare>) {
-        let Some(first) = shares.first() else {
-            return;
-        };
-        self.device_uuid.clone_from(&first.device_uuid);
-        self.memory_limit_bytes = first.memory_limit_bytes;
-        self.memory_used_bytes = first.memory_used_bytes;
-        self.context_bytes = first.context_bytes;
-        self.memory_overhead_bytes = first.memory_overhead_bytes;
-        self.memory_lent_bytes = first.memory_lent_bytes;
-        self.spill_limit_bytes = first.spill_limit_bytes;
-        self.memory_spilled_bytes = first.memory_spilled_bytes;
-        self.devices = shares;
-    }
-
-    /// How its device is shared.
-    #[must_use]
-    pub fn mode_terms(&self) -> ModeTerms {
-        ModeTerms {
-            mode: self.share_mode,
-            replicas: self.replicas,
-            time_slice: self.time_slice,
-        }
-    }
-
-    /// Sets how its device is shared.
-    pub fn set_mode_terms(&mut self, terms: ModeTerms) {
-        self.share_mode = terms.mode;
-        self.replicas = terms.replicas;
-        self.time_slice = terms.time_slice;
-    }
-
-    /// What it says of compute.
-    #[must_use]
-    pub fn compute_terms(&self) -> ComputeTerms {
-        ComputeTerms {
-            share: self.compute,
-            weight: self.compute_weight,
-            cap: self.compute_cap,
-            class: self.compute_class,
-        }
-    }
-
-    /// Says so much of compute.
-    pub fn set_compute_terms(&mut self, terms: ComputeTerms) {
-        self.compute = terms.share;
-        self.compute_weight = terms.weight;
-        self.compute_cap = terms.cap;
-        self.compute_class = terms.class;
-    }
-
-    /// Which of its devices this is, if it has a share of it.
-    #[must_use]
-    pub fn place_of(&self, device_uuid: &str) -> Option<usize> {
-        if self.device_uuid == device_uuid {
-            return Some(0);
-        }
-        let further = self.devices.iter().skip(1);
-        further
-            .map(|share| &share.device_uuid)
-            .position(|uuid| uuid == device_uuid)
-            .map(|place| place + 1)
-    }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-fn is_nothing(number: &u64) -> bool {
-    *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
-fn is_not_known(ticks: &u64) -> bool {
-    *ticks == 0
 }
 
 #[cfg(test)]
@@ -607,17 +443,14 @@ mod tests {
     #[test]
     fn a_record_of_one_device_is_understood_and_keeps_its_fields() {
         let mut record: SliceRecord = serde_json::from_str(OLD).expect("understood");
-        let shares = record.shares();
-        assert_eq!(shares.len(), 1);
-        assert_eq!(shares[0].granted(), Bytes(3072));
-        let mut further = shares[0].clone();
+        assert_eq!(record.shares.count(), 1);
+        assert_eq!(record.shares.first.granted(), Bytes(3072));
+        let mut further = record.shares.first.clone();
         further.device_uuid = "GPU-3c".into();
-        record.set_shares(vec![shares[0].clone(), further]);
-        assert_eq!(
-            (record.place_of("GPU-1a2b"), record.place_of("GPU-3c")),
-            (Some(0), Some(1))
-        );
-        assert_eq!(record.place_of("GPU-5e"), None);
+        record.shares.further.push(further);
+        let place_of = |uuid| record.shares.place_of(uuid);
+        assert_eq!((place_of("GPU-1a2b"), place_of("GPU-3c")), (Some(0), Some(1)));
+        assert_eq!(place_of("GPU-5e"), None);
         let stored = serde_json::to_value(&record).expect("written");
         assert_eq!(
             (&stored["device_uuid"], &stored["memory_limit_bytes"]),
@@ -627,8 +460,8 @@ mod tests {
         assert_eq!(
             serde_json::from_value::<SliceRecord>(stored)
                 .expect("read")
-                .shares(),
-            record.shares()
+                .shares,
+            record.shares
         );
     }
 }

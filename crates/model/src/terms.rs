@@ -1,11 +1,24 @@
-//! What a slice is promised of a device's time: a share or a weight, how far it holds, and who goes first.
+//! The terms of a slice: what it is promised of a device's time, how the device is shared, and how strictly its limits hold.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Compute;
+use crate::{Compute, Isolation, ModeTerms, words};
+
+/// What to do where a limit cannot be enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Fail with a clear error.
+    #[default]
+    Strict,
+    /// Go on, and count each bypass.
+    BestEffort,
+}
+
+words! { Policy, "policy": Strict "strict", BestEffort "best-effort" }
 
 /// Whether a slice may run beyond its share while no other wants the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,61 +42,9 @@ pub enum Class {
     Latency,
 }
 
-impl Cap {
-    /// The word used on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Soft => "soft",
-            Self::Hard => "hard",
-        }
-    }
+words! { Cap, "cap": Soft "soft", Hard "hard" }
 
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-    pub(crate) fn is_soft(&self) -> bool {
-        *self == Self::Soft
-    }
-}
-
-impl Class {
-    /// The word used on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::BestEffort => "best-effort",
-            Self::Latency => "latency",
-        }
-    }
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
-    pub(crate) fn is_best_effort(&self) -> bool {
-        *self == Self::BestEffort
-    }
-}
-
-impl FromStr for Cap {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "soft" => Ok(Self::Soft),
-            "hard" => Ok(Self::Hard),
-            _ => Err(format!("`{text}` is no cap; choose soft or hard")),
-        }
-    }
-}
-
-impl FromStr for Class {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "best-effort" => Ok(Self::BestEffort),
-            "latency" => Ok(Self::Latency),
-            _ => Err(format!("`{text}` is no class; choose latency or best-effort")),
-        }
-    }
-}
+words! { Class, "class": Latency "latency", BestEffort "best-effort" }
 
 /// A slice's part of what the promised shares leave, against the others without a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -123,16 +84,48 @@ impl fmt::Display for Weight {
 }
 
 /// All that is said of a slice's compute.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComputeTerms {
-    /// What it is promised; nothing where none was asked for.
+    /// Its share of compute, where one was asked for: of its devices, or of the slice that it is inside of.
+    #[serde(default, rename = "compute", skip_serializing_if = "Option::is_none")]
     pub share: Option<Compute>,
-    /// Without a share: its weight, where one was asked for.
+    /// Without a share: its weight among those that have none; 100 by default.
+    #[serde(default, rename = "compute_weight", skip_serializing_if = "Option::is_none")]
     pub weight: Option<Weight>,
     /// Whether the share is a bound too.
+    #[serde(default, rename = "compute_cap", skip_serializing_if = "is_default")]
     pub cap: Cap,
-    /// Who goes first.
+    /// Which slice goes first.
+    #[serde(default, rename = "compute_class", skip_serializing_if = "is_default")]
     pub class: Class,
+}
+
+/// The terms that a request asks for and that a slice's record holds: one record on both sides of the agent's socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceTerms {
+    /// What it is promised of its devices' time.
+    #[serde(flatten)]
+    pub compute: ComputeTerms,
+    /// How its devices are shared.
+    #[serde(flatten)]
+    pub sharing: ModeTerms,
+    /// The isolation level.
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// What happens where a limit cannot be enforced.
+    #[serde(default)]
+    pub policy: Policy,
+    /// How long an allocation that does not fit waits for space before it is refused, in nanoseconds; 0: not at all.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_oom_wait_ns: u64,
+    /// Whether it is a whole device for one tenant alone, without a limiter.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub whole: bool,
+}
+
+/// Whether a field of a record need not be written.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl ComputeTerms {

@@ -63,6 +63,13 @@ impl<'a> Definitions<'a> {
     }
 
     fn declared(&mut self, place: &Place, declared: &Declared) -> anyhow::Result<Value> {
+        // Written by way of another record.
+        if let Declared::Struct(item) = declared
+            && let Some(written) = serde_says(&item.attrs, "into")
+        {
+            let (place, written) = self.sources.find(&written, place)?;
+            return self.declared(&place, &written.clone());
+        }
         let (attributes, mut schema) = match declared {
             Declared::Struct(item) => (&item.attrs, self.fields(place, &item.attrs, &item.fields)?),
             Declared::Enum(item) => (&item.attrs, self.variants(place, item)?),

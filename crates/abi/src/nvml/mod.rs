@@ -19,7 +19,6 @@ mod result;
 mod symbol;
 mod table;
 
-pub use export::{guard, silence_panics};
 pub use generated::{aliases::*, constants::*, enumerations::*, records::*};
 pub use symbol::Symbol;
-pub use table::{Answer, Table, on_unsupported};
+pub use table::{Table, on_unsupported};

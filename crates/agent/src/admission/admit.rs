@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use divvy_host::{EmulatedDevice, emulated_devices};
-use divvy_model::{Code, DeviceRecord, DeviceShare, Fault, Isolation, SliceRecord, SliceState};
+use divvy_model::{Code, DeviceRecord, Fault, Isolation, ModeTerms, Shares, SliceRecord, SliceState};
 
 use crate::admission::claims::Claims;
 use crate::admission::place::Placing;
@@ -100,7 +100,7 @@ impl Admission {
     ) -> Result<CreatedSlice, Fault> {
         let ask = &wanted.ask;
         let enforcement = enforce(&ask.request)?;
-        let terms = ask.request.compute_terms();
+        let terms = ask.request.terms.compute;
         compute::check(&terms)?;
         modes::check(&ask.request)?;
         if wanted.parent.is_none() {
@@ -122,9 +122,9 @@ impl Admission {
         let shares = placed
             .iter()
             .map(|(device, memory)| share_of(&self.settings, &ask.request, device, *memory));
-        let shares: Vec<DeviceShare> = shares.collect();
+        let shares = Shares::of(shares);
         let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
-        let Some(device) = devices.first().cloned() else {
+        let (Some(shares), Some(device)) = (shares, devices.first().cloned()) else {
             return Err(Fault::new(
                 Code::NoDevice,
                 "there is no device to take a slice of",
@@ -134,7 +134,6 @@ impl Admission {
             id: id.clone(),
             name,
             uid: peer.uid,
-            isolation: enforcement.isolation,
             bypasses: enforcement.bypasses,
             created_at: clock::now(),
             emulated_spec: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
@@ -146,29 +145,25 @@ impl Admission {
                 _ => None,
             },
             parent_id: wanted.parent.clone(),
+            shares,
             ..as_asked(ask)
         };
-        record.set_shares(shares);
+        record.terms.isolation = enforcement.isolation;
         let family = state.family();
-        record.set_compute_terms(match &wanted.parent {
-            Some(parent) => family.compute_inside(parent, terms, None)?,
-            None => terms,
-        });
-        match wanted.parent.as_ref().and_then(|parent| family.get(parent)) {
-            Some(parent) => {
-                modes::check_inside(parent, ask.request.share_mode)?;
-                record.set_mode_terms(parent.mode_terms());
-                record.mps_partition.clone_from(&parent.mps_partition);
-            }
-            None if record.isolation == Isolation::Env => {}
-            None => record.set_mode_terms(self.placing.mode_of(
-                state,
-                peer.uid,
-                &devices,
-                wanted,
-                enforcement.isolation,
-            )?),
+        if let Some(parent) = &wanted.parent {
+            record.terms.compute = family.compute_inside(parent, terms, None)?;
         }
+        record.terms.sharing = match wanted.parent.as_ref().and_then(|parent| family.get(parent)) {
+            Some(parent) => {
+                modes::check_inside(parent, ask.request.terms.sharing.mode)?;
+                record.mps_partition.clone_from(&parent.mps_partition);
+                parent.terms.sharing
+            }
+            None if enforcement.isolation == Isolation::Env => ModeTerms::default(),
+            None => self
+                .placing
+                .mode_of(state, peer.uid, &devices, wanted, enforcement.isolation)?,
+        };
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
             slice: record.clone(),
@@ -204,12 +199,15 @@ impl Admission {
         }
         self.grants.changed(state);
         state.bypass_total += record.bypasses.len() as u64;
-        let message = format!("{} of {}", record.memory_limit_bytes, record.device_uuid);
+        let message = format!(
+            "{} of {}",
+            record.shares.first.memory_limit_bytes, record.shares.first.device_uuid
+        );
         self.journal.tell(EventKind::SliceCreated, &record, message);
         if self.journal.may_log(peer.uid) {
             tracing::info!(
                 slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
-                device = record.device_uuid, memory = record.memory_limit_bytes.0, bypasses = ?record.bypasses,
+                device = record.shares.first.device_uuid, memory = record.shares.first.memory_limit_bytes.0, bypasses = ?record.bypasses,
                 "slice admitted"
             );
         }

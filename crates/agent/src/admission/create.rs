@@ -155,12 +155,15 @@ impl Requests {
             state.inventory = before;
             let chosen = asked?.chosen;
             let home = &state.find(name, peer)?.record;
-            if let Some(other) = chosen.iter().find(|device| home.place_of(&device.uuid).is_none()) {
+            if let Some(other) = chosen
+                .iter()
+                .find(|device| home.shares.on(&device.uuid).is_none())
+            {
                 return Err(Fault::new(
                     Code::OutsideSlice,
                     format!(
                         "your default slice {name} is on {}, not on {}",
-                        home.device_uuid, other.uuid
+                        home.shares.first.device_uuid, other.uuid
                     ),
                 )
                 .hint("--memory asks for a slice of your own there"));
@@ -204,7 +207,7 @@ impl Requests {
         if !dry_run {
             self.holder.hold_for(&created.slice);
         }
-        if dry_run || created.slice.share_mode == Mode::Lease {
+        if dry_run || created.slice.terms.sharing.mode == Mode::Lease {
             return Ok(created);
         }
         let id = &created.slice.id;
@@ -378,13 +381,13 @@ impl Requests {
     /// The answer to a caller that joins.
     pub fn joined(&self, state: &State, slice: SliceRecord) -> Result<CreatedSlice, Fault> {
         let devices = slice
-            .shares()
+            .shares
             .iter()
             .map(|share| state.device(&share.device_uuid))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(CreatedSlice {
             directory: self.run.slice(&slice.id),
-            device: state.device(&slice.device_uuid)?,
+            device: state.device(&slice.shares.first.device_uuid)?,
             devices,
             slice,
             joined: true,

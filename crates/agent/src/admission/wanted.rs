@@ -21,10 +21,10 @@ pub(crate) fn asks_for_nothing(ask: &CreateSlice) -> bool {
     let request = &ask.request;
     request.memory.is_none()
         && request.name.is_none()
-        && request.compute_terms().is_default()
-        && request.isolation == Isolation::Cooperative
-        && !request.whole
-        && request.share_mode == Mode::Lease
+        && request.terms.compute.is_default()
+        && request.terms.isolation == Isolation::Cooperative
+        && !request.terms.whole
+        && request.terms.sharing.mode == Mode::Lease
         && !ask.lasting
 }
 

@@ -108,7 +108,7 @@ mod tests {
         }
         assert!(others.processes.is_empty() && others.page_server_pid.is_none());
         assert_eq!((others.name.as_str(), others.uid), ("train", 1000));
-        assert_eq!(others.memory_used_bytes.0, 3);
+        assert_eq!(others.shares.first.memory_used_bytes.0, 3);
 
         let process = |uid| UnmanagedRecord {
             pid: 9,

@@ -130,8 +130,8 @@ impl Family<'_> {
     pub fn compute_terms(&self) -> BTreeMap<String, Terms> {
         let mut found = BTreeMap::new();
         for record in self.outermost().filter(|record| is_leased(record)) {
-            let part = for_arbiter(&record.compute_terms()).part;
-            self.divide_inside(record, part, record.compute_cap, &mut found);
+            let part = for_arbiter(&record.terms.compute).part;
+            self.divide_inside(record, part, record.terms.compute.cap, &mut found);
         }
         found
     }
@@ -139,10 +139,10 @@ impl Family<'_> {
     /// A slice's cap is that of its outermost slice: all slices inside a hard cap are under it, and no others.
     fn divide_inside(&self, record: &SliceRecord, part: Part, cap: Cap, found: &mut BTreeMap<String, Terms>) {
         let inside: Vec<&SliceRecord> = self.inside(&record.id).collect();
-        let terms: Vec<ComputeTerms> = inside.iter().map(|record| record.compute_terms()).collect();
-        let owner = match record.compute {
+        let terms: Vec<ComputeTerms> = inside.iter().map(|record| record.terms.compute).collect();
+        let owner = match record.terms.compute.share {
             Some(_) => Weight::default(),
-            None => record.compute_weight.unwrap_or_default(),
+            None => record.terms.compute.weight.unwrap_or_default(),
         };
         let mut parts = match terms.is_empty() {
             true => vec![part],
@@ -152,7 +152,7 @@ impl Family<'_> {
         let own = parts.next().unwrap_or(part);
         let terms = ComputeTerms {
             cap,
-            ..record.compute_terms()
+            ..record.terms.compute
         };
         found.insert(record.id.clone(), with_part(&terms, own));
         for (record, part) in inside.into_iter().zip(parts) {
@@ -175,11 +175,11 @@ impl Family<'_> {
             return Ok(terms);
         };
         let name = &above.name;
-        let of_above = above.compute_terms();
-        if above.share_mode != Mode::Lease && !terms.is_default() {
+        let of_above = above.terms.compute;
+        if above.terms.sharing.mode != Mode::Lease && !terms.is_default() {
             let message = format!(
                 "slice {name} has no leases to divide: it shares by {}",
-                above.share_mode
+                above.terms.sharing.mode
             );
             return Err(Fault::new(Code::BadCompute, message)
                 .hint("leave --compute, --cap, --class and --weight out"));
@@ -201,7 +201,7 @@ impl Family<'_> {
             .inside(parent)
             .filter(|record| Some(record.id.as_str()) != without);
         let promised: u32 = others
-            .filter_map(|record| record.compute)
+            .filter_map(|record| record.terms.compute.share)
             .map(|share| u32::from(share.0))
             .sum();
         let free = u32::from(Compute::WHOLE.0).saturating_sub(promised);

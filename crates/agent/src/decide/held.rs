@@ -16,8 +16,8 @@ impl HeldMode {
     #[must_use]
     pub fn of(record: &SliceRecord) -> Self {
         Self {
-            terms: record.mode_terms(),
-            partitioned: is_partitioned(record.share_mode, record.compute_cap),
+            terms: record.terms.sharing,
+            partitioned: is_partitioned(record.terms.sharing.mode, record.terms.compute.cap),
         }
     }
 }
@@ -31,5 +31,7 @@ pub fn is_partitioned(mode: Mode, cap: Cap) -> bool {
 /// Whether the agent hands out leases to it.
 #[must_use]
 pub fn is_leased(record: &SliceRecord) -> bool {
-    record.isolation != Isolation::Env && !record.whole && record.share_mode == Mode::Lease
+    record.terms.isolation != Isolation::Env
+        && !record.terms.whole
+        && record.terms.sharing.mode == Mode::Lease
 }

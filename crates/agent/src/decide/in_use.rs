@@ -22,13 +22,13 @@ impl InUse {
         let mut in_use = Self::default();
         for record in records {
             in_use.slices.insert(record.id.clone());
-            for share in record.shares() {
-                match (record.share_mode, record.time_slice) {
+            for share in record.shares.iter() {
+                match (record.terms.sharing.mode, record.terms.sharing.time_slice) {
                     (Mode::Mps, _) => {
-                        in_use.mps.insert((record.uid, share.device_uuid));
+                        in_use.mps.insert((record.uid, share.device_uuid.clone()));
                     }
                     (Mode::Timeslice, Some(_)) => {
-                        in_use.turns.insert(share.device_uuid);
+                        in_use.turns.insert(share.device_uuid.clone());
                     }
                     _ => {}
                 }

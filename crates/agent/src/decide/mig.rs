@@ -8,7 +8,7 @@ use crate::decide::family::Family;
 /// Whether a new instance could change the refusal of a request.
 #[must_use]
 pub fn may_help(request: &SliceRequest, refusal: Code) -> bool {
-    request.share_mode == Mode::Mig && matches!(refusal, Code::NoMig | Code::OtherMode)
+    request.terms.sharing.mode == Mode::Mig && matches!(refusal, Code::NoMig | Code::OtherMode)
 }
 
 /// The least that an instance must have for a request: memory in bytes, compute in parts of 10,000 of its GPU.
@@ -19,7 +19,11 @@ pub fn least(request: &SliceRequest) -> Least {
             Some(MemoryAmount::Bytes(bytes)) => bytes.0,
             Some(MemoryAmount::Share(_)) | None => 0,
         },
-        compute: request.compute.map_or(0, |compute| u64::from(compute.0)),
+        compute: request
+            .terms
+            .compute
+            .share
+            .map_or(0, |compute| u64::from(compute.0)),
     }
 }
 
@@ -32,7 +36,9 @@ pub fn gpus_to_divide(devices: Vec<DeviceRecord>, family: &Family<'_>) -> Vec<(D
     });
     let mut gpus: Vec<(DeviceRecord, bool)> = gpus
         .map(|device| {
-            let taken = family.all().any(|record| record.place_of(&device.uuid).is_some());
+            let taken = family
+                .all()
+                .any(|record| record.shares.place_of(&device.uuid).is_some());
             (device, taken)
         })
         .collect();

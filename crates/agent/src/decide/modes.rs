@@ -14,22 +14,22 @@ use crate::decide::held::{HeldMode, is_partitioned};
 /// [`Code::BadCompute`], [`Code::OneSlice`], [`Code::NotEnforceable`].
 pub fn check(request: &SliceRequest) -> Result<(), Fault> {
     let bad = |message: String, hint: &str| Err(Fault::new(Code::BadCompute, message).hint(hint));
-    let (mode, terms) = (request.share_mode, request.compute_terms());
-    let of_turns = request.replicas.is_some() || request.time_slice.is_some();
+    let (mode, terms) = (request.terms.sharing.mode, request.terms.compute);
+    let of_turns = request.terms.sharing.replicas.is_some() || request.terms.sharing.time_slice.is_some();
     if of_turns && mode != Mode::Timeslice {
         let message = format!("{mode} has no set number of equal turns");
         return bad(message, "--replicas and --time-slice go with --share timeslice");
     }
-    if request.replicas == Some(0) {
+    if request.terms.sharing.replicas == Some(0) {
         return bad(
             "a device is shared by one slice at least".into(),
             "--replicas 4, for example",
         );
     }
-    if mode != Mode::Lease && request.whole {
+    if mode != Mode::Lease && request.terms.whole {
         return bad("a whole device is for a single slice".into(), "leave --share out");
     }
-    if mode != Mode::Lease && request.isolation == Isolation::Env {
+    if mode != Mode::Lease && request.terms.isolation == Isolation::Env {
         let message = format!("the `env` isolation enforces no part under {mode}");
         return Err(Fault::new(Code::NotEnforceable, message).hint("leave --isolation out"));
     }
@@ -60,12 +60,12 @@ pub fn check(request: &SliceRequest) -> Result<(), Fault> {
 /// # Errors
 /// [`Code::OutsideSlice`].
 pub fn check_inside(parent: &SliceRecord, asked: Mode) -> Result<(), Fault> {
-    if asked == Mode::Lease || asked == parent.share_mode {
+    if asked == Mode::Lease || asked == parent.terms.sharing.mode {
         return Ok(());
     }
     let message = format!(
         "this runs inside slice {}, which shares by {}",
-        parent.name, parent.share_mode
+        parent.name, parent.terms.sharing.mode
     );
     Err(Fault::new(Code::OutsideSlice, message)
         .hint("leave --share out, or start it from a shell that is in no slice"))

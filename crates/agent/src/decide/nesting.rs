@@ -35,7 +35,7 @@ pub trait Membership {
 /// caller's environment.
 #[must_use]
 pub fn home<'a>(family: &Family<'a>, caller: Caller<'_>, of: &dyn Membership) -> Option<&'a SliceRecord> {
-    let limits = |record: &&SliceRecord| record.isolation != Isolation::Env;
+    let limits = |record: &&SliceRecord| record.terms.isolation != Isolation::Env;
     // A process that attached to another user's slice is in that slice by a container, and does not count here.
     let own = |record: &&SliceRecord| limits(record) && record.uid == caller.uid;
     let attached = |pid: u32| {
@@ -101,9 +101,9 @@ impl Parent<'_> {
             )
             .hint("`divvy inspect` says why"));
         }
-        let shares = record.shares();
+        let shares = &record.shares;
         let mut chosen = asked.chosen.iter();
-        if chosen.any(|device| record.place_of(&device.uuid).is_none()) || asked.request.whole {
+        if chosen.any(|device| shares.on(&device.uuid).is_none()) || asked.request.terms.whole {
             let uuids: Vec<&str> = shares.iter().map(|share| share.device_uuid.as_str()).collect();
             return Err(Fault::new(
                 Code::OutsideSlice,
@@ -142,7 +142,7 @@ impl Parent<'_> {
         let mut placed = Vec::with_capacity(devices.len());
         for device in devices {
             let (share, _) = self.share_of(&device.uuid)?;
-            placed.push((device.clone(), self.part_of(device, rules, &share, memory)?));
+            placed.push((device.clone(), self.part_of(device, rules, share, memory)?));
         }
         if ahead.parents.contains(&record.id) {
             return Err(Fault::new(Code::SliceFull, "others wait for room in this slice")
@@ -157,9 +157,9 @@ impl Parent<'_> {
     }
 
     /// Its share of a device, and how much of it its programs hold.
-    fn share_of(&self, device_uuid: &str) -> Result<(DeviceShare, Bytes), Fault> {
-        let place = self.record.place_of(device_uuid).ok_or_else(gone)?;
-        let share = self.record.shares().into_iter().nth(place).ok_or_else(gone)?;
+    fn share_of(&self, device_uuid: &str) -> Result<(&DeviceShare, Bytes), Fault> {
+        let place = self.record.shares.place_of(device_uuid).ok_or_else(gone)?;
+        let share = self.record.shares.on(device_uuid).ok_or_else(gone)?;
         Ok((share, self.used.get(place).copied().ok_or_else(gone)?))
     }
 

@@ -127,18 +127,18 @@ impl Question<'_> {
     fn share_of(&self, device: &DeviceRecord, tenants: &Tenants) -> Result<Bytes, Fault> {
         let (rules, request) = (&self.rules, self.request);
         let view = rules.view(device, UsedOn::default(), tenants);
-        let replicas = view.replicas(request.mode_terms(), rules.settings.timeslice_replicas);
+        let replicas = view.replicas(request.terms.sharing, rules.settings.timeslice_replicas);
         let share = match (request.memory, replicas) {
-            _ if request.whole => device.memory_usable_bytes(),
+            _ if request.terms.whole => device.memory_usable_bytes(),
             (Some(amount), _) => view.share(amount),
             (None, Some(replicas)) => part_of_memory(device, replicas),
             (None, None) => view.share(MemoryAmount::Share(10_000)),
         };
-        if request.whole || self.isolation != Isolation::Env {
-            if !request.whole {
+        if request.terms.whole || self.isolation != Isolation::Env {
+            if !request.terms.whole {
                 view.check_least(share)?;
                 view.check_size(share)?;
-                let compute = request.compute_terms().share;
+                let compute = request.terms.compute.share;
                 rules.quota().check_compute(rules.asker, device, compute)?;
             }
             rules.quota().check_size(rules.asker, device, share)?;
@@ -149,19 +149,19 @@ impl Question<'_> {
     /// Whether `share` of a device is free now.
     fn check_room(&self, device: &DeviceRecord, share: Bytes, host: &mut dyn Host) -> Result<(), Fault> {
         let (rules, request) = (&self.rules, self.request);
-        if !request.whole && self.isolation == Isolation::Env {
+        if !request.terms.whole && self.isolation == Isolation::Env {
             return Ok(());
         }
         let Sight { used, tenants } = host.look(device)?;
         let view = rules.view(device, used, &tenants);
-        match request.whole {
+        match request.terms.whole {
             true => view.admit_whole()?,
             false => view.admit(share)?,
         }
         rules.check_quota(&tenants, rules.asker, device, share, 1)?;
-        if !request.whole {
+        if !request.terms.whole {
             self.mode_on(&view)?;
-            rules.check_compute(&tenants, rules.asker, device, &request.compute_terms(), None)?;
+            rules.check_compute(&tenants, rules.asker, device, &request.terms.compute, None)?;
         }
         Ok(())
     }
@@ -169,8 +169,8 @@ impl Question<'_> {
     /// How a new slice would share a device.
     fn mode_on(&self, device: &DeviceView<'_>) -> Result<ModeTerms, Fault> {
         device.admit_mode(
-            self.request.mode_terms(),
-            &self.request.compute_terms(),
+            self.request.terms.sharing,
+            &self.request.terms.compute,
             self.rules.settings.timeslice_replicas,
         )
     }
@@ -211,7 +211,7 @@ pub fn candidates(
 ) -> Result<Vec<Vec<DeviceRecord>>, Fault> {
     let visible = asked.visible.map(|text| (text, seen(inventory, asked, text)));
     let each_alone = |devices: Vec<DeviceRecord>| Ok(devices.into_iter().map(|one| vec![one]).collect());
-    if asked.request.share_mode == Mode::Mig {
+    if asked.request.terms.sharing.mode == Mode::Mig {
         let among = meant(inventory, asked);
         return each_alone(instances(inventory, &among, asked.request)?);
     }
@@ -396,7 +396,9 @@ fn instances(
         let part = part_of_gpu(one, all);
         memory
             && request
+                .terms
                 .compute
+                .share
                 .is_none_or(|least| part.is_none_or(|part| part >= least))
     };
     let mut found: Vec<DeviceRecord> = all.iter().filter(meant).filter(large_enough).cloned().collect();
@@ -404,7 +406,7 @@ fn instances(
     if !found.is_empty() {
         return Ok(found);
     }
-    let (memory, compute) = (request.memory, request.compute);
+    let (memory, compute) = (request.memory, request.terms.compute.share);
     let with = match (memory, compute) {
         (None, None) => String::new(),
         (Some(memory), None) => format!(" of {memory}"),

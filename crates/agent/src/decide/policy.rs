@@ -17,22 +17,22 @@ pub struct Enforcement {
 /// [`Code::NotEnforceable`] under the strict policy when something of it cannot be enforced.
 pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     let mut lacking = Vec::new();
-    let has_terms = !request.compute_terms().is_default();
-    if request.whole && has_terms {
+    let has_terms = !request.terms.compute.is_default();
+    if request.terms.whole && has_terms {
         return Err(
             Fault::new(Code::BadCompute, "a whole device is for a single slice")
                 .hint("leave --compute, --cap, --class and --weight out"),
         );
     }
-    let isolation = match request.isolation {
+    let isolation = match request.terms.isolation {
         // Nothing is in the program's way: a tenant with all of a device needs no limit.
-        _ if request.whole => Isolation::Env,
+        _ if request.terms.whole => Isolation::Env,
         Isolation::Env => {
             if request.memory.is_some() {
                 lacking.push("the `env` isolation enforces no memory limit".into());
             }
             if has_terms {
-                let terms = request.compute_terms();
+                let terms = request.terms.compute;
                 lacking.push(format!(
                     "the `env` isolation keeps no program to a part of compute ({terms})"
                 ));
@@ -45,7 +45,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
             Isolation::Cooperative
         }
     };
-    match (request.policy, lacking.as_slice()) {
+    match (request.terms.policy, lacking.as_slice()) {
         (_, []) | (Policy::BestEffort, _) => Ok(Enforcement {
             isolation,
             bypasses: lacking,
@@ -77,19 +77,19 @@ mod tests {
             (Isolation::Cooperative, 0)
         );
         let mut whole = request();
-        whole.compute = Some(divvy_model::Compute::WHOLE);
+        whole.terms.compute.share = Some(divvy_model::Compute::WHOLE);
         enforce(&whole).expect("the whole device is no limit");
     }
 
     #[test]
     fn what_does_not_hold_is_refused_or_counted() {
         let mut request = request();
-        request.compute = Some("30%".parse().expect("a share"));
-        request.isolation = Isolation::Vm;
+        request.terms.compute.share = Some("30%".parse().expect("a share"));
+        request.terms.isolation = Isolation::Vm;
         let fault = enforce(&request).expect_err("strict");
         assert_eq!(fault.code, Code::NotEnforceable);
         assert!(fault.message.contains("`vm`"), "{fault:?}");
-        request.policy = Policy::BestEffort;
+        request.terms.policy = Policy::BestEffort;
         let enforcement = enforce(&request).expect("best effort");
         assert_eq!(
             (enforcement.isolation, enforcement.bypasses.len()),
@@ -100,20 +100,20 @@ mod tests {
     #[test]
     fn a_whole_device_needs_no_limit_and_has_no_share() {
         let mut whole = request();
-        whole.whole = true;
+        whole.terms.whole = true;
         let enforcement = enforce(&whole).expect("nothing is in its way");
         assert_eq!(
             (enforcement.isolation, enforcement.bypasses.len()),
             (Isolation::Env, 0)
         );
-        whole.compute = Some("30%".parse().expect("a share"));
+        whole.terms.compute.share = Some("30%".parse().expect("a share"));
         assert_eq!(enforce(&whole).expect_err("of what").code, Code::BadCompute);
     }
 
     #[test]
     fn a_compute_share_holds() {
         let mut request = request();
-        request.compute = Some("30%".parse().expect("a share"));
+        request.terms.compute.share = Some("30%".parse().expect("a share"));
         let enforcement = enforce(&request).expect("kept");
         assert!(enforcement.bypasses.is_empty(), "{enforcement:?}");
     }
@@ -121,13 +121,13 @@ mod tests {
     #[test]
     fn the_env_level_limits_no_memory() {
         let mut request = request();
-        request.isolation = Isolation::Env;
+        request.terms.isolation = Isolation::Env;
         assert!(enforce(&request).is_err());
         request.memory = None;
-        request.compute_weight = Some(divvy_model::Weight(50));
+        request.terms.compute.weight = Some(divvy_model::Weight(50));
         let refusal = enforce(&request).expect_err("no gate there");
         assert!(refusal.message.contains("(weight 50)"), "{refusal:?}");
-        request.compute_weight = None;
+        request.terms.compute.weight = None;
         assert_eq!(
             enforce(&request).expect("no limit asked for").isolation,
             Isolation::Env

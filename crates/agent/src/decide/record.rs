@@ -9,15 +9,13 @@ use crate::start::settings::Settings;
 #[must_use]
 pub fn as_asked(ask: &CreateSlice) -> SliceRecord {
     SliceRecord {
-        policy: ask.request.policy,
+        terms: ask.request.terms,
         command: ask.command.clone(),
         lasting: ask.lasting,
         pods: match ask.lasting {
             true => ask.pods.clone(),
             false => Vec::new(),
         },
-        on_oom_wait_ns: ask.request.on_oom_wait_ns,
-        whole: ask.request.whole,
         ..SliceRecord::default()
     }
 }
@@ -33,15 +31,12 @@ pub fn share_of(
     DeviceShare {
         device_uuid: device.uuid.clone(),
         memory_limit_bytes: memory,
-        memory_used_bytes: Bytes(0),
-        context_bytes: match request.whole {
+        context_bytes: match request.terms.whole {
             true => Bytes(0),
             false => settings.limits(device).context,
         },
-        memory_overhead_bytes: Bytes(0),
-        memory_lent_bytes: Bytes(0),
-        memory_spilled_bytes: Bytes(0),
         spill_limit_bytes: beyond(memory, request.oversubscribe_percent),
+        ..DeviceShare::default()
     }
 }
 

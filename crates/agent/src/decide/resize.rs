@@ -17,7 +17,7 @@ use crate::decide::rules::{Rules, Tenants, UsedOn};
 /// # Errors
 /// [`Code::BadMemory`].
 pub fn check_whole(record: &SliceRecord) -> Result<(), Fault> {
-    if !record.whole {
+    if !record.terms.whole {
         return Ok(());
     }
     Err(
@@ -52,8 +52,7 @@ impl Change<'_> {
     /// [`Code::BadMemory`], [`Code::OverSlice`], [`Code::SliceFull`].
     pub fn inside(&self, parent: &Parent<'_>, ask: MemoryAmount) -> Result<Bytes, Fault> {
         // Shares are of what the slice sees as its device.
-        let mut of_parent = parent.record.shares().into_iter();
-        let there = of_parent.find(|share| share.device_uuid == self.device.uuid);
+        let there = parent.record.shares.on(&self.device.uuid);
         let whole = there.map_or(self.device.memory_usable_bytes(), |share| {
             share.memory_limit_bytes
         });
@@ -127,10 +126,10 @@ pub fn compute_resized(
     terms: ComputeTerms,
 ) -> Result<ComputeTerms, Fault> {
     check(&terms)?;
-    if terms == record.compute_terms() {
+    if terms == record.terms.compute {
         return Ok(terms);
     }
-    if record.isolation == Isolation::Env {
+    if record.terms.isolation == Isolation::Env {
         let message = format!(
             "slice {} runs without the limiter, which keeps to shares",
             record.name
@@ -138,8 +137,11 @@ pub fn compute_resized(
         return Err(Fault::new(Code::NotEnforceable, message)
             .hint("start the program in a slice of the cooperative isolation level instead"));
     }
-    if record.share_mode != Mode::Lease {
-        let message = format!("slice {} shares its device by {}", record.name, record.share_mode);
+    if record.terms.sharing.mode != Mode::Lease {
+        let message = format!(
+            "slice {} shares its device by {}",
+            record.name, record.terms.sharing.mode
+        );
         return Err(Fault::new(Code::BadCompute, message)
             .hint("such a part is fixed when the slice is made; --share lease gives shares that change"));
     }
@@ -149,7 +151,7 @@ pub fn compute_resized(
     }
     check_promise(&terms)?;
     check_inside(family, record, terms)?;
-    for share in record.shares() {
+    for share in record.shares.iter() {
         let device = device_of(inventory, &share.device_uuid)?;
         rules.quota().check_compute(record.uid, &device, terms.share)?;
         rules.check_compute(tenants, record.uid, &device, &terms, Some(&record.id))?;
@@ -160,7 +162,7 @@ pub fn compute_resized(
 /// Whether the slices inside this one could keep their shares.
 fn check_inside(family: &Family<'_>, record: &SliceRecord, terms: ComputeTerms) -> Result<(), Fault> {
     let mut inside = family.inside(&record.id);
-    let critical = inside.find(|inside| inside.compute_class == Class::Latency);
+    let critical = inside.find(|inside| inside.terms.compute.class == Class::Latency);
     match critical.filter(|_| terms.class != Class::Latency) {
         None => Ok(()),
         Some(inside) => {

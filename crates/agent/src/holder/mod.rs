@@ -228,8 +228,7 @@ impl PageHolder {
     /// programs of the agent's own user have their files until then.
     pub fn hold_for(&self, slice: &SliceRecord) {
         if slice.emulated_spec.is_some() {
-            let shares = slice.shares();
-            let held = self.hold_devices(shares.iter().map(|share| share.device_uuid.as_str()));
+            let held = self.hold_devices(slice.shares.iter().map(|share| share.device_uuid.as_str()));
             self.tell_users();
             match held {
                 Ok(true) => {}
@@ -254,8 +253,8 @@ impl PageHolder {
         let lasting = slices.iter().any(|record| record.lasting);
         let mut users: BTreeMap<u32, BTreeSet<Id>> = BTreeMap::new();
         for record in &slices {
-            let shares = record.shares();
-            let ids = shares
+            let ids = record
+                .shares
                 .iter()
                 .flat_map(|share| emulated_pages_of(self.run.path(), &share.device_uuid));
             users.entry(record.uid).or_default().extend(ids);
@@ -297,8 +296,8 @@ impl PageHolder {
             let emulated = state.slices.values().map(|slice| &slice.record);
             emulated
                 .filter(|record| record.emulated_spec.is_some())
-                .flat_map(SliceRecord::shares)
-                .map(|share| share.device_uuid)
+                .flat_map(|record| record.shares.iter())
+                .map(|share| share.device_uuid.clone())
                 .collect()
         };
         if devices.is_empty() && self.holder().held.is_empty() {
@@ -386,8 +385,8 @@ impl PageHolder {
     pub fn page_files(&self, slices: &[SliceRecord]) -> HashMap<String, HashSet<(u64, u64)>> {
         let holder = self.holder();
         let of = |record: &SliceRecord| {
-            let shares = record.shares();
-            let ids = shares
+            let ids = record
+                .shares
                 .iter()
                 .flat_map(|share| emulated_pages_of(self.run.path(), &share.device_uuid));
             let pages = ids

@@ -117,7 +117,7 @@ impl Journal {
             kind,
             slice: Some((record.id.clone(), record.name.clone())),
             owner: Some(record.uid),
-            device: Some(record.device_uuid.clone()),
+            device: Some(record.shares.first.device_uuid.clone()),
             run: None,
             message: message.into(),
         });

@@ -52,8 +52,7 @@ impl Client {
     /// # Errors
     /// Every method: [`Code::AgentUnreachable`], or what the agent refuses with.
     pub fn status(&self) -> Result<Status, Fault> {
-        self.get::<Document<Status>>("/v1/status")
-            .map(|document| document.body)
+        self.document::<(), _>(Method::GET, "/v1/status", None)
     }
 
     /// The devices with what is handed out of each.
@@ -130,8 +129,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`].
     pub fn slice(&self, slice: &str) -> Result<SliceRecord, Fault> {
-        self.get::<Document<SliceRecord>>(&format!("/v1/slices/{}", segment(slice)?))
-            .map(|document| document.body)
+        self.of_slice::<(), _>(Method::GET, slice, "", None)
     }
 
     /// Asks for a slice.
@@ -141,8 +139,7 @@ impl Client {
     pub fn create(&self, body: &CreateSlice) -> Result<CreatedSlice, Fault> {
         let mut body = body.clone();
         shorten(&mut body.command);
-        self.send::<_, Document<CreatedSlice>>(Method::POST, "/v1/slices", Some(&body))
-            .map(|document| document.body)
+        self.document(Method::POST, "/v1/slices", Some(&body))
     }
 
     /// Queues for a slice.
@@ -152,8 +149,7 @@ impl Client {
     pub fn wait(&self, body: &Wait) -> Result<Standing, Fault> {
         let mut body = body.clone();
         shorten(&mut body.ask.command);
-        self.send::<_, Document<Standing>>(Method::POST, "/v1/queue", Some(&body))
-            .map(|document| document.body)
+        self.document(Method::POST, "/v1/queue", Some(&body))
     }
 
     /// Joins a lasting slice.
@@ -161,11 +157,9 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`].
     pub fn join(&self, slice: &str, body: &Join) -> Result<CreatedSlice, Fault> {
-        let path = format!("/v1/slices/{}/join", segment(slice)?);
         let mut body = body.clone();
         shorten(&mut body.command);
-        self.send::<_, Document<CreatedSlice>>(Method::POST, &path, Some(&body))
-            .map(|document| document.body)
+        self.of_slice(Method::POST, slice, "/join", Some(&body))
     }
 
     /// Sets a lasting slice's lifetime anchor.
@@ -173,9 +167,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::Usage`].
     pub fn attend(&self, slice: &str, body: &Attend) -> Result<SliceRecord, Fault> {
-        let path = format!("/v1/slices/{}/attend", segment(slice)?);
-        self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(body))
-            .map(|document| document.body)
+        self.of_slice(Method::POST, slice, "/attend", Some(body))
     }
 
     /// Has the agent prepare the files of a lasting slice for containers.
@@ -184,9 +176,7 @@ impl Client {
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::NotLasting`], [`Code::RunDir`],
     /// [`Code::DropIn`], [`Code::Driver`].
     pub fn share(&self, slice: &str, body: &Share) -> Result<Parts, Fault> {
-        let path = format!("/v1/slices/{}/share", segment(slice)?);
-        self.send::<_, Document<Parts>>(Method::POST, &path, Some(body))
-            .map(|document| document.body)
+        self.of_slice(Method::POST, slice, "/share", Some(body))
     }
 
     /// Tells the agent of a file that describes a slice to container engines, so that the file is removed with the
@@ -195,10 +185,8 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::RunDir`].
     pub fn described(&self, slice: &str, file: &Path) -> Result<SliceRecord, Fault> {
-        let path = format!("/v1/slices/{}/described", segment(slice)?);
         let body = Described { file: file.into() };
-        self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(&body))
-            .map(|document| document.body)
+        self.of_slice(Method::POST, slice, "/described", Some(&body))
     }
 
     /// Has the agent prepare the files of emulated devices for containers without a slice.
@@ -206,8 +194,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::NotAllowed`], [`Code::RunDir`], [`Code::DropIn`].
     pub fn share_devices(&self, body: &ShareDevices) -> Result<SharedDevices, Fault> {
-        self.send::<_, Document<SharedDevices>>(Method::POST, "/v1/devices/share", Some(body))
-            .map(|document| document.body)
+        self.document(Method::POST, "/v1/devices/share", Some(body))
     }
 
     /// Reports that a program of a slice's container was refused, and how.
@@ -215,9 +202,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`].
     pub fn refused(&self, slice: &str, refusal: &Fault) -> Result<SliceRecord, Fault> {
-        let path = format!("/v1/slices/{}/refused", segment(slice)?);
-        self.send::<_, Document<SliceRecord>>(Method::POST, &path, Some(refusal))
-            .map(|document| document.body)
+        self.of_slice(Method::POST, slice, "/refused", Some(refusal))
     }
 
     /// Reports that the caller, now the slice's page server, waits for its pages; returns when it has them.
@@ -225,9 +210,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::Attach`].
     pub fn activate(&self, id: &str) -> Result<SliceRecord, Fault> {
-        let path = format!("/v1/slices/{}/activate", segment(id)?);
-        self.send::<(), Document<SliceRecord>>(Method::POST, &path, None)
-            .map(|document| document.body)
+        self.of_slice::<(), _>(Method::POST, id, "/activate", None)
     }
 
     /// Changes a live slice's memory.
@@ -235,9 +218,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; the refusals of admission.
     pub fn resize(&self, slice: &str, body: &Resize) -> Result<SliceRecord, Fault> {
-        let path = format!("/v1/slices/{}", segment(slice)?);
-        self.send::<_, Document<SliceRecord>>(Method::PATCH, &path, Some(body))
-            .map(|document| document.body)
+        self.of_slice(Method::PATCH, slice, "", Some(body))
     }
 
     /// Signals a slice's processes.
@@ -245,9 +226,7 @@ impl Client {
     /// # Errors
     /// As [`Self::status`]; [`Code::UnknownSlice`], [`Code::NotAllowed`].
     pub fn kill(&self, slice: &str, body: &Kill) -> Result<Killed, Fault> {
-        let path = format!("/v1/slices/{}/kill", segment(slice)?);
-        self.send::<_, Document<Killed>>(Method::POST, &path, Some(body))
-            .map(|document| document.body)
+        self.of_slice(Method::POST, slice, "/kill", Some(body))
     }
 
     /// Reports that a slice's program has ended, or deletes a lasting slice.
@@ -267,6 +246,28 @@ impl Client {
     pub fn stop(&self) -> Result<(), Fault> {
         self.send::<(), serde_json::Value>(Method::POST, "/v1/stop", None)
             .map(drop)
+    }
+
+    /// The answer about a slice to a request on `/v1/slices/SLICE` and what follows that.
+    fn of_slice<B: Serialize, R: DeserializeOwned>(
+        &self,
+        method: Method,
+        slice: &str,
+        rest: &str,
+        body: Option<&B>,
+    ) -> Result<R, Fault> {
+        self.document(method, &format!("/v1/slices/{}{rest}", segment(slice)?), body)
+    }
+
+    /// The fields of the document with which the agent answers.
+    fn document<B: Serialize, R: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Result<R, Fault> {
+        self.send::<B, Document<R>>(method, path, body)
+            .map(|document| document.body)
     }
 
     fn get<R: DeserializeOwned>(&self, path: &str) -> Result<R, Fault> {

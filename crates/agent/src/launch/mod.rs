@@ -2,7 +2,6 @@
 
 pub(crate) mod client;
 mod elf;
-mod elf64;
 mod observe;
 mod parts;
 mod program;
@@ -125,7 +124,7 @@ pub fn run(
         Ok(exit_code(status))
     };
     let outcome = keep();
-    if matches!(outcome, Ok(1..)) && created.slice.policy == Policy::Strict {
+    if matches!(outcome, Ok(1..)) && created.slice.terms.policy == Policy::Strict {
         for fault in ended_by_agent(run, &created.slice.id) {
             (helpers.ended)(&fault);
         }

@@ -63,7 +63,7 @@ impl Parts {
     pub fn plan(&self, run: &RunDir, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
         let driver = self.driver_for(&created.device)?;
         // Without the limiter, an emulated device is still seen through its own driver.
-        let front = match (created.slice.isolation, driver.origin) {
+        let front = match (created.slice.terms.isolation, driver.origin) {
             (Isolation::Env, "emulated") => Some(&self.emulated),
             (Isolation::Env, _) => None,
             _ => Some(&self.limiter),
@@ -103,7 +103,7 @@ fn environment(
             among_preloads(&stage.preload, inherited("LD_PRELOAD")),
         );
         let mut folders = stage.folder.clone().into_os_string();
-        if created.slice.isolation != Isolation::Env && created.slice.policy == Policy::Strict {
+        if created.slice.terms.isolation != Isolation::Env && created.slice.terms.policy == Policy::Strict {
             folders.push(":");
             folders.push(&stage.refusals);
         }
@@ -116,7 +116,7 @@ fn environment(
             set("DIVVY_NVML", nvml.into());
         }
     }
-    if created.slice.isolation != Isolation::Env {
+    if created.slice.terms.isolation != Isolation::Env {
         set("DIVVY_SLICE", socket.into());
     }
     if let Some(spec) = &created.slice.emulated_spec {
@@ -124,7 +124,7 @@ fn environment(
     }
     // An emulated device accounts for its memory itself, and a run inside the program must find this agent.
     set("DIVVY_RUN_DIR", run.path().into());
-    if created.slice.isolation == Isolation::Env {
+    if created.slice.terms.isolation == Isolation::Env {
         // No limiter keeps the program to its device, so every runtime is told, each in its own way.
         let shown = Seen::of(&created.devices);
         let places: Vec<usize> = (0..created.devices.len()).collect();
@@ -150,13 +150,17 @@ fn environment(
 
 /// The variables that the sharing mode needs in a program.
 fn of_mode(run: &RunDir, slice: &SliceRecord) -> Vec<(&'static str, String)> {
-    if slice.share_mode != Mode::Mps {
+    if slice.terms.sharing.mode != Mode::Mps {
         return Vec::new();
     }
-    let mps = Mps::of_user(&slice.device_uuid, run.path(), slice.uid);
+    let mps = Mps::of_user(&slice.shares.first.device_uuid, run.path(), slice.uid);
     let mut variables = mps.client_environment(ClientLimits {
-        compute: slice.compute.filter(|_| slice.mps_partition.is_none()),
-        memory: Some(slice.memory_limit_bytes),
+        compute: slice
+            .terms
+            .compute
+            .share
+            .filter(|_| slice.mps_partition.is_none()),
+        memory: Some(slice.shares.first.memory_limit_bytes),
     });
     variables.extend(slice.mps_partition.clone().map(|name| (PARTITION, name)));
     variables

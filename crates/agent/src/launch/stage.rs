@@ -17,8 +17,7 @@ use divvy_ledger::Bypass;
 use divvy_model::{Code, Fault};
 
 use crate::files::Folder;
-use crate::launch::elf::empty_i386;
-use crate::launch::elf64::library;
+use crate::launch::elf::{empty_i386, library};
 use crate::start::rundir::RunDir;
 
 /// The limiter's files, CUDA driver and NVML, as cargo and the packages name them.

@@ -181,7 +181,7 @@ impl Adoption {
                 slice
             }
         };
-        for share in slice.record.shares() {
+        for share in slice.record.shares.iter() {
             let taken = match here.iter().find(|device| device.uuid == share.device_uuid) {
                 Some(device) => self.claims.take(&mut state, device),
                 None => Err(Fault::new(

@@ -98,8 +98,7 @@ impl Containers {
             let mut state = self.state.lock();
             let record = state.find(which, peer)?.record.clone();
             record.require_lasting("`divvy slice create` makes slices that containers can have")?;
-            let shares = record.shares();
-            let devices = shares.iter().map(|share| state.device(&share.device_uuid));
+            let devices = record.shares.iter().map(|share| state.device(&share.device_uuid));
             (record.clone(), devices.collect::<Result<Vec<_>, _>>()?)
         };
         let parts = prepare(&self.run, &slice, &devices, &ask.lib, &ask.preloads)?;

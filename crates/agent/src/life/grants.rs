@@ -34,7 +34,7 @@ impl Grants {
         for slice in state.slices.values_mut() {
             slice.terms = terms.get(&slice.record.id).copied();
             if let Some(terms) = &slice.terms {
-                slice.record.compute_cap = cap_of(terms);
+                slice.record.terms.compute.cap = cap_of(terms);
             }
             slice.write_grants();
         }
@@ -51,9 +51,9 @@ impl Grants {
                 name: record.name.clone(),
                 uid: record.uid,
                 devices: record
-                    .shares()
-                    .into_iter()
-                    .map(|share| share.device_uuid)
+                    .shares
+                    .iter()
+                    .map(|share| share.device_uuid.clone())
                     .collect(),
                 pages: slice.pages.clone()?,
                 terms: slice.terms?,
@@ -76,22 +76,22 @@ impl Grants {
             let holds = inside.filter_map(|slice| slice.hold_on(device_uuid));
             Bytes(holds.fold(0_u64, |sum, hold| sum.saturating_add(hold.limit.0)))
         };
-        let Some(before) = state.slices.get(parent).map(|slice| slice.record.shares()) else {
+        let Some(before) = state.slices.get(parent).map(|slice| slice.record.shares.clone()) else {
             return Ok(());
         };
         let mut shares = before.clone();
-        for share in &mut shares {
+        for share in shares.iter_mut() {
             share.memory_lent_bytes = lent_of(&share.device_uuid);
         }
         let Some(slice) = state.slices.get_mut(parent).filter(|_| shares != before) else {
             return Ok(());
         };
-        slice.record.set_shares(shares.clone());
+        slice.record.shares = shares.clone();
         // The pages first, then a look: what the parent's programs reserve from now on is measured by the new limits.
         slice.write_grants();
         let record = slice.stored_form();
         store(&self.run, &record)?;
-        for ((share, before), usage) in shares.iter().zip(&before).zip(slice.usages()) {
+        for ((share, before), usage) in shares.iter().zip(before.iter()).zip(slice.usages()) {
             check_loan(&record.name, before, share, usage.used)?;
         }
         Ok(())

@@ -84,10 +84,9 @@ fn corrupt(cause: String) -> Fault {
 /// # Errors
 /// [`Code::SharedMemory`] when the system makes no memory files.
 pub fn create(record: &SliceRecord) -> Result<Vec<Pages>, Fault> {
-    let shares = record.shares();
-    let accounts = u32::try_from(shares.len()).unwrap_or(u32::MAX);
+    let accounts = u32::try_from(record.shares.count()).unwrap_or(u32::MAX);
     (0..accounts)
-        .zip(&shares)
+        .zip(record.shares.iter())
         .map(|(account, share)| create_account(record, share, account, accounts))
         .collect()
 }
@@ -118,15 +117,15 @@ fn create_account(
 #[must_use]
 pub fn terms(record: &SliceRecord, share: &DeviceShare) -> Terms {
     Terms {
-        policy: match record.policy {
+        policy: match record.terms.policy {
             Policy::Strict => divvy_ledger::Policy::Strict,
             Policy::BestEffort => divvy_ledger::Policy::BestEffort,
         },
-        on_oom_wait: Duration::from_nanos(record.on_oom_wait_ns),
+        on_oom_wait: Duration::from_nanos(record.terms.on_oom_wait_ns),
         context_bytes: share.context_bytes.0,
         spill_limit_bytes: share.spill_limit_bytes.0,
-        compute: match record.share_mode {
-            Mode::Lease => compute_terms(&crate::decide::compute::for_arbiter(&record.compute_terms())),
+        compute: match record.terms.sharing.mode {
+            Mode::Lease => compute_terms(&crate::decide::compute::for_arbiter(&record.terms.compute)),
             // Another mechanism than the gate enforces its part.
             Mode::Timeslice | Mode::Mps | Mode::Mig => ComputeTerms::default(),
         },
@@ -156,7 +155,7 @@ pub fn compute_terms(terms: &divvy_arbiter::Terms) -> ComputeTerms {
 /// [`Code::SharedMemory`], [`Code::Attach`].
 pub fn hand_over(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, Fault> {
     let mut handed = Vec::new();
-    for (share, made) in record.shares().iter().zip(create(record)?) {
+    for (share, made) in record.shares.iter().zip(create(record)?) {
         let declined = |error: &AttachError| matches!(error, AttachError::Declined(Status::Unfit));
         match attach::deliver(socket, &made) {
             Ok(()) => handed.push(made),
@@ -205,8 +204,7 @@ pub enum RecallFailure {
 /// # Errors
 /// [`RecallFailure`].
 pub fn recall(socket: &Path, record: &SliceRecord) -> Result<Vec<Pages>, RecallFailure> {
-    let shares = record.shares();
-    let accounts = (0..).zip(&shares);
+    let accounts = (0..).zip(record.shares.iter());
     accounts
         .map(|(account, share)| recall_account(socket, record, share, account))
         .collect()
@@ -257,7 +255,7 @@ fn recall_account(
 fn is_of(grant: &GrantView, record: &SliceRecord, share: &DeviceShare, account: u32) -> bool {
     grant.slice_id().as_str() == record.id
         && grant.account() == account
-        && grant.accounts() as usize == record.shares().len()
+        && grant.accounts() as usize == record.shares.count()
         && grant.device_uuid() == uuid_bytes(&share.device_uuid)
 }
 

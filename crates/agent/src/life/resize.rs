@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use divvy_model::{Bytes, Code, ComputeTerms, DeviceShare, Fault, MemoryAmount, SliceRecord};
+use divvy_model::{Bytes, Code, ComputeTerms, DeviceShare, Fault, MemoryAmount, Shares, SliceRecord};
 
 use crate::admission::home::Homes;
 use crate::api::Resize;
@@ -74,29 +74,29 @@ impl Resizing {
                     .hint("end it (`divvy slice delete` where it is a lasting one, else `divvy kill`) and make it again"),
             );
         }
-        let (before, parent) = (slice.record.shares(), slice.record.parent_id.clone());
-        let terms_before = slice.record.compute_terms();
+        let (before, parent) = (slice.record.shares.clone(), slice.record.parent_id.clone());
+        let terms_before = slice.record.terms.compute;
         let terms = self.compute_resized(&mut state, peer, &id, ask)?;
         let after = self.resized(&mut state, peer, &id, ask)?;
         let slice = state.find(&id, peer)?;
-        slice.record.set_shares(after.clone());
-        slice.record.set_compute_terms(terms);
+        slice.record.shares = after.clone();
+        slice.record.terms.compute = terms;
         if ask.dry_run {
             let shown = slice.shown();
-            slice.record.set_shares(before);
-            slice.record.set_compute_terms(terms_before);
+            slice.record.shares = before;
+            slice.record.terms.compute = terms_before;
             return Ok(shown);
         }
         // The record is written first: after a crash in between, the restarted agent grants what was recorded.
         let record = slice.stored_form();
         if let Err(fault) = store(&self.run, &record) {
-            slice.record.set_shares(before);
-            slice.record.set_compute_terms(terms_before);
+            slice.record.shares = before;
+            slice.record.terms.compute = terms_before;
             return Err(fault);
         }
         // A slice that grows inside another takes from that one first; one that shrinks gives back last.
         let pages = slice.pages.iter().flat_map(|pages| pages.iter());
-        for (pages, (before, after)) in pages.zip(before.iter().zip(&after)) {
+        for (pages, (before, after)) in pages.zip(before.iter().zip(after.iter())) {
             let less = before.granted().min(after.granted());
             pages.grant.set_memory_limit_bytes(less.0);
         }
@@ -104,8 +104,8 @@ impl Resizing {
             && let Err(fault) = self.grants.relend(&mut state, &parent)
         {
             let slice = state.find(&id, peer)?;
-            slice.record.set_shares(before);
-            slice.record.set_compute_terms(terms_before);
+            slice.record.shares = before;
+            slice.record.terms.compute = terms_before;
             slice.write_grants();
             let record = slice.stored_form();
             store(&self.run, &record)?;
@@ -117,9 +117,8 @@ impl Resizing {
             self.grants.changed(&mut state);
         }
         let slice = state.find(&id, peer)?;
-        let limits = |shares: &[DeviceShare]| -> Vec<u64> {
-            shares.iter().map(|share| share.memory_limit_bytes.0).collect()
-        };
+        let limits =
+            |shares: &Shares| -> Vec<u64> { shares.iter().map(|share| share.memory_limit_bytes.0).collect() };
         if self.journal.may_log(peer.uid) {
             tracing::info!(
                 slice = slice.record.name,
@@ -129,7 +128,10 @@ impl Resizing {
                 "slice resized"
             );
         }
-        let message = format!("{} of memory, compute {terms}", slice.record.memory_limit_bytes);
+        let message = format!(
+            "{} of memory, compute {terms}",
+            slice.record.shares.first.memory_limit_bytes
+        );
         self.journal.tell(EventKind::SliceResized, &slice.record, message);
         Ok(slice.shown())
     }
@@ -143,20 +145,14 @@ impl Resizing {
     }
 
     /// A slice's new share of each of its devices, if it may have all of them.
-    fn resized(
-        &self,
-        state: &mut State,
-        peer: Peer,
-        id: &str,
-        ask: &Resize,
-    ) -> Result<Vec<DeviceShare>, Fault> {
+    fn resized(&self, state: &mut State, peer: Peer, id: &str, ask: &Resize) -> Result<Shares, Fault> {
         let record = state.find(id, peer)?.record.clone();
         check_whole(&record)?;
-        let mut shares = record.shares();
+        let mut shares = record.shares.clone();
         let Some(memory) = ask.memory else {
             return Ok(shares);
         };
-        for share in &mut shares {
+        for share in shares.iter_mut() {
             share.memory_limit_bytes = self.resized_on(state, peer, &record, share, memory)?;
         }
         Ok(shares)
@@ -212,7 +208,7 @@ impl Resizing {
         ask: &Resize,
     ) -> Result<ComputeTerms, Fault> {
         let record = state.find(id, peer)?.record.clone();
-        let terms = ask.compute_terms(record.compute_terms());
+        let terms = ask.compute_terms(record.terms.compute);
         let rules = self.rules(peer.uid);
         compute_resized(
             &rules,

@@ -91,7 +91,7 @@ impl Slice {
                 ..Account::default()
             }
         };
-        let accounts = record.shares().iter().map(account).collect();
+        let accounts = record.shares.iter().map(account).collect();
         let mut slice = Self {
             record,
             pages: None,
@@ -109,8 +109,6 @@ impl Slice {
             runs: Vec::new(),
         };
         slice.go_with(slice.record.lifetime_anchor.clone());
-        // Versions with one device only did not store it.
-        slice.record.set_shares(slice.record.shares());
         slice.keep_by(page_server);
         let runs = std::mem::take(&mut slice.record.runs);
         let living = runs
@@ -259,9 +257,9 @@ impl Slice {
     /// Writes its grants into its pages: its limits less what is lent to nested slices, and its terms.
     pub fn write_grants(&self) {
         let pages = self.pages.iter().flat_map(|pages| pages.iter());
-        for (pages, share) in pages.zip(self.record.shares()) {
+        for (pages, share) in pages.zip(self.record.shares.iter()) {
             pages.grant.set_memory_limit_bytes(share.granted().0);
-            let mut terms = pages::terms(&self.record, &share);
+            let mut terms = pages::terms(&self.record, share);
             if let Some(compute) = &self.terms {
                 terms.compute = pages::compute_terms(compute);
             }
@@ -294,7 +292,7 @@ impl Slice {
 
     /// [`Slice::usages`]; where the system is not to be asked, its last answers are used.
     fn usages_by(&mut self, asks: bool) -> Vec<Usage> {
-        let shares = self.record.shares();
+        let shares = self.record.shares.clone();
         let Some(pages) = self.pages.clone() else {
             let usage = self.usage_without_pages(asks);
             let nothing = usage == Usage::default();
@@ -310,7 +308,7 @@ impl Slice {
         let read: Result<Vec<Usage>, Fault> = pages
             .iter()
             .zip(&mut self.accounts)
-            .zip(&shares)
+            .zip(shares.iter())
             .map(|((pages, account), share)| {
                 let bounds = Bounds {
                     device_memory: account.device_memory,
@@ -413,8 +411,7 @@ impl Slice {
         let usages = self.usages();
         let unknown = usages.iter().any(|usage| usage.unknown);
         let mut record = self.record.clone();
-        let mut shares = record.shares();
-        for ((share, usage), account) in shares.iter_mut().zip(&usages).zip(&self.accounts) {
+        for ((share, usage), account) in record.shares.iter_mut().zip(&usages).zip(&self.accounts) {
             share.memory_used_bytes = usage.used;
             share.memory_spilled_bytes = usage.spilled;
             share.memory_overhead_bytes = account.found_beyond.overhead;
@@ -426,13 +423,13 @@ impl Slice {
                 .saturating_add(share.memory_overhead_bytes.0);
             Bytes(counted) > share.granted()
         };
-        if !unknown && shares.iter().any(over) {
+        if !unknown && record.shares.iter().any(over) {
             record.conditions.push(Condition::OverLimit);
         }
-        if shares.iter().any(|share| !share.memory_spilled_bytes.is_zero()) {
+        let spills = |share: &DeviceShare| !share.memory_spilled_bytes.is_zero();
+        if record.shares.iter().any(spills) {
             record.conditions.push(Condition::Spilled);
         }
-        record.set_shares(shares);
         for doubt in usages.iter().flat_map(|usage| &usage.doubts) {
             if !record.warnings.contains(doubt) {
                 record.warnings.push(doubt.clone());
@@ -469,30 +466,29 @@ impl Slice {
     /// Its compute terms, where a gate enforces them.
     #[must_use]
     pub fn promised_compute(&self) -> ComputeTerms {
-        match self.record.isolation {
+        match self.record.terms.isolation {
             Isolation::Env => ComputeTerms::default(),
-            _ => self.record.compute_terms(),
+            _ => self.record.terms.compute,
         }
     }
 
     /// Its memory on each of its devices, by UUID.
     #[must_use]
     pub fn holds(&self) -> Vec<(String, Hold)> {
-        let shares = self.record.shares().into_iter();
-        let hold = |share: DeviceShare| {
+        let hold = |share: &DeviceShare| {
             let hold = self.hold_on(&share.device_uuid)?;
-            Some((share.device_uuid, hold))
+            Some((share.device_uuid.clone(), hold))
         };
-        shares.filter_map(hold).collect()
+        self.record.shares.iter().filter_map(hold).collect()
     }
 
     /// Its memory on a device, if it has a share there. That is its limit, or its last known use where it was resized
     /// below that. The `env` isolation level limits nothing and promises nothing: its programs count as unmanaged.
     #[must_use]
     pub fn hold_on(&self, device_uuid: &str) -> Option<Hold> {
-        let place = self.record.place_of(device_uuid)?;
-        let share = self.record.shares().into_iter().nth(place)?;
-        let promised = self.record.isolation != Isolation::Env || self.record.whole;
+        let place = self.record.shares.place_of(device_uuid)?;
+        let share = self.record.shares.on(device_uuid)?;
+        let promised = self.record.terms.isolation != Isolation::Env || self.record.terms.whole;
         let or_nothing = |bytes: Bytes| if promised { bytes } else { Bytes(0) };
         let last_used = self.accounts.get(place).map_or(0, |account| account.last_used.0);
         let used = Bytes(last_used.saturating_add(share.memory_lent_bytes.0));
@@ -500,7 +496,7 @@ impl Slice {
             id: self.record.id.clone(),
             name: self.record.name.clone(),
             uid: self.record.uid,
-            whole: self.record.whole,
+            whole: self.record.terms.whole,
             limit: or_nothing(share.memory_limit_bytes.max(used)),
             compute: self.promised_compute(),
             mode: promised.then(|| HeldMode::of(&self.record)),

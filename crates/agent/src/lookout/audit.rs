@@ -52,7 +52,7 @@ impl MemoryAudit {
             .slices
             .values_mut()
             .filter_map(|slice| {
-                let place = slice.record.place_of(&device.uuid)?;
+                let place = slice.record.shares.place_of(&device.uuid)?;
                 // A request that comes from here on may need another look.
                 let asked = slice.looks_asked(place);
                 let usage = slice.usages().into_iter().nth(place)?;
@@ -69,8 +69,8 @@ impl MemoryAudit {
         let context = self.settings.limits(device).context;
         let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
         for slice in state.slices.values_mut() {
-            let limited = slice.record.isolation != Isolation::Env;
-            let place = slice.record.place_of(&device.uuid).filter(|_| limited);
+            let limited = slice.record.terms.isolation != Isolation::Env;
+            let place = slice.record.shares.place_of(&device.uuid).filter(|_| limited);
             if let Some(place) = place
                 && let Some(usage) = slice.usages().into_iter().nth(place)
             {
@@ -156,13 +156,12 @@ impl MemoryAudit {
 
     /// The memory of a slice without a limiter is in no ledger: the driver's figure counts.
     pub fn with_device_figures(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
-        if shown.isolation != Isolation::Env {
+        if shown.terms.isolation != Isolation::Env {
             return shown;
         }
         let inside: HashSet<u32> = self.members.of(&shown).into_iter().collect();
-        let mut shares = shown.shares();
         let mut usages = Vec::new();
-        for share in &mut shares {
+        for share in shown.shares.iter_mut() {
             let Some(device) = devices.iter().find(|device| device.uuid == share.device_uuid) else {
                 continue;
             };
@@ -186,7 +185,6 @@ impl MemoryAudit {
                 ..Usage::default()
             });
         }
-        shown.set_shares(shares);
         shown.processes = together(usages);
         // The isolation level limits nothing, so the slice cannot exceed its limit.
         shown
@@ -202,13 +200,13 @@ impl MemoryAudit {
         let mut unheld = look.unheld(device);
         let mut managed = 0_u64;
         for slice in state.slices.values_mut() {
-            let Some(place) = slice.record.place_of(&device.uuid) else {
+            let Some(place) = slice.record.shares.place_of(&device.uuid) else {
                 continue;
             };
-            if slice.record.isolation == Isolation::Env {
+            if slice.record.terms.isolation == Isolation::Env {
                 // Its memory is in no ledger: the driver's figure counts, as far as there is one.
                 let shown = self.with_device_figures(std::slice::from_ref(device), slice.shown());
-                managed = managed.saturating_add(shown.memory_used_bytes.0);
+                managed = managed.saturating_add(shown.shares.first.memory_used_bytes.0);
                 continue;
             }
             let usage = slice.usages().into_iter().nth(place).unwrap_or_default();

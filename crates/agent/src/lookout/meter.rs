@@ -62,7 +62,7 @@ impl ComputeAudit {
             let gated = state
                 .slices
                 .values_mut()
-                .filter(|slice| slice.record.isolation != Isolation::Env);
+                .filter(|slice| slice.record.terms.isolation != Isolation::Env);
             (kinds, gated.map(Slice::shown).collect::<Vec<_>>())
         };
         // A process that passes the gate may be in no ledger, but every process that was started in the slice belongs

@@ -64,7 +64,7 @@ impl DriverWatch {
         let mut driven = devices
             .iter()
             .filter(|device| device.kind != DeviceKind::Emulated);
-        let on_it = driven.any(|device| shown.place_of(&device.uuid).is_some());
+        let on_it = driven.any(|device| shown.shares.place_of(&device.uuid).is_some());
         on_it.then_some(Condition::DriverSilent)
     }
 }

@@ -51,13 +51,13 @@ impl Modes {
             };
             slice.record.clone()
         };
-        if matches!(record.share_mode, Mode::Lease | Mode::Mig) {
+        if matches!(record.terms.sharing.mode, Mode::Lease | Mode::Mig) {
             return Ok(());
         }
         // One preparation at a time, and never while something is undone: the state has the present needs by now.
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let mut partition = None;
-        for share in record.shares() {
+        for share in record.shares.iter() {
             let device = self.state.lock().device(&share.device_uuid)?;
             let mut tools = self.tools_for(device.kind == DeviceKind::Emulated, record.uid);
             partition = prerequisites::prepare(self.run.path(), &record, &device, tools.as_mut())?;

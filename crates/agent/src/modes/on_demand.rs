@@ -117,7 +117,7 @@ impl Instances {
         let has_slice = |uuid: &str| {
             let state = self.state.lock();
             let mut slices = state.slices.values();
-            slices.any(|slice| slice.record.place_of(uuid).is_some())
+            slices.any(|slice| slice.record.shares.place_of(uuid).is_some())
         };
         match mig::put_back(device.as_ref(), made.instance, has_slice) {
             PutBack::Forget => return forget(run, note),

@@ -28,10 +28,10 @@ pub fn prepare(
     device: &DeviceRecord,
     tools: &mut dyn Tools,
 ) -> Result<Option<String>, Fault> {
-    match record.share_mode {
+    match record.terms.sharing.mode {
         Mode::Lease | Mode::Mig => Ok(None),
         Mode::Timeslice => {
-            if let Some(length) = record.time_slice {
+            if let Some(length) = record.terms.sharing.time_slice {
                 set_turns(run, &device.uuid, length, tools)?;
             }
             Ok(None)
@@ -40,10 +40,10 @@ pub fn prepare(
             let mps = Mps::of_user(&device.uuid, run, record.uid);
             let emulated = device.kind == DeviceKind::Emulated;
             make_folders(run, &mps, record.uid, emulated)?;
-            let partitioned = is_partitioned(record.share_mode, record.compute_cap);
+            let partitioned = is_partitioned(record.terms.sharing.mode, record.terms.compute.cap);
             mps.start(tools, partitioned)
                 .map_err(|fault| without_mps(fault, partitioned))?;
-            let Some(share) = record.compute.filter(|_| partitioned) else {
+            let Some(share) = record.terms.compute.share.filter(|_| partitioned) else {
                 return Ok(None);
             };
             if record.mps_partition.is_some() {

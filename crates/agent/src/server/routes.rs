@@ -9,7 +9,7 @@ use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, MethodRouter, get, on, post};
 use divvy_model::{Code, Fault};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use super::Agent;
 use super::answer::{Answer, Refusal, json, write, written};
 use super::connection::Caller;
 use crate::api::viewer::Viewer;
-use crate::api::{CreateSlice, Document, Items, Join, SliceItems, Wait, shorten};
+use crate::api::{CreateSlice, CreatedSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
 use crate::server::metrics;
 use crate::server::stream::EventLines;
@@ -33,27 +33,109 @@ const BODY: Duration = Duration::from_secs(10);
 
 /// The routes.
 pub(super) fn router(agent: Agent) -> Router {
+    use MethodFilter as M;
+    let slice = shown(M::GET, "Slice", |call| {
+        let slice = call.daemon.lists.slice(call.peer, call.slice)?;
+        Ok(Viewer::of(call.peer, call.daemon.uid).slice(slice))
+    });
+    let end = shown(M::DELETE, "Done", |call| {
+        call.daemon.endings.end(call.peer, call.slice)?;
+        items(Vec::<()>::new())
+    });
+    let resize = asked(M::PATCH, "Slice", |call, ask| {
+        call.daemon.resizing.resize(call.peer, call.slice, &ask)
+    });
+    let activate = shown(M::POST, "Slice", |call| {
+        call.daemon.admission.activate(call.peer, call.slice)
+    });
+    let attend = asked(M::POST, "Slice", |call, ask| {
+        call.daemon.anchors.set(call.peer, call.slice, &ask)
+    });
+    let join = asked(M::POST, "CreatedSlice", |call, mut ask: Join| {
+        shorten(&mut ask.command);
+        call.daemon.requests.join(call.peer, call.slice, &ask)
+    });
+    let share = asked(M::POST, "Parts", |call, ask| {
+        call.daemon.containers.share(call.peer, call.slice, &ask)
+    });
+    let described = asked(M::POST, "Slice", |call, ask| {
+        call.daemon.containers.described(call.peer, call.slice, &ask)
+    });
+    let refused = asked(M::POST, "Slice", |call, refusal| {
+        call.daemon.reports.refused(call.peer, call.slice, &refusal)
+    });
+    let kill = asked(M::POST, "Killed", |call, ask| {
+        call.daemon.endings.kill(call.peer, call.slice, &ask)
+    });
+    let share_devices = asked(M::POST, "SharedDevices", |call, ask| {
+        call.daemon.containers.share_devices(call.peer, &ask)
+    });
+    let status = shown(M::GET, "AgentStatus", |call| Ok(call.daemon.status()));
+    let compute = shown(M::GET, "ComputeList", |call| items(call.daemon.leasing.views()));
+    let devices = shown(M::GET, "DeviceList", |call| items(call.daemon.lists.devices()));
+    let slices = shown(M::GET, "SliceList", slices).merge(asked(M::POST, "CreatedSlice", create));
     Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/compute", get(compute))
+        .route("/v1/status", status)
+        .route("/v1/compute", compute)
         .route("/v1/events", get(events))
         .route("/metrics", get(metrics))
-        .route("/v1/devices", get(devices))
-        .route("/v1/slices", get(slices).post(create))
+        .route("/v1/devices", devices)
+        .route("/v1/devices/share", share_devices)
+        .route("/v1/slices", slices)
         .route("/v1/queue", post(wait))
-        .route("/v1/slices/{slice}", get(slice).patch(resize).delete(end))
-        .route("/v1/slices/{slice}/activate", post(activate))
-        .route("/v1/slices/{slice}/attend", post(attend))
-        .route("/v1/slices/{slice}/join", post(join))
-        .route("/v1/slices/{slice}/share", post(share))
-        .route("/v1/slices/{slice}/described", post(described))
-        .route("/v1/devices/share", post(share_devices))
-        .route("/v1/slices/{slice}/refused", post(refused))
-        .route("/v1/slices/{slice}/kill", post(kill))
+        .route("/v1/slices/{slice}", slice.merge(resize).merge(end))
+        .route("/v1/slices/{slice}/activate", activate)
+        .route("/v1/slices/{slice}/attend", attend)
+        .route("/v1/slices/{slice}/join", join)
+        .route("/v1/slices/{slice}/share", share)
+        .route("/v1/slices/{slice}/described", described)
+        .route("/v1/slices/{slice}/refused", refused)
+        .route("/v1/slices/{slice}/kill", kill)
         .route("/v1/stop", post(stop))
         .fallback(unknown)
         .layer(middleware::from_fn_with_state(agent.clone(), receive))
         .with_state(agent)
+}
+
+/// A request as the daemon's part of a route sees it.
+struct Call<'a> {
+    daemon: &'a Daemon,
+    peer: Peer,
+    /// The slice that the path names; empty on a path without one.
+    slice: &'a str,
+}
+
+/// A route without a body: the answer is a document of this kind.
+fn shown<T: Serialize + 'static>(
+    method: MethodFilter,
+    kind: &'static str,
+    work: fn(Call<'_>) -> Result<T, Fault>,
+) -> MethodRouter<Agent> {
+    on(
+        method,
+        move |State(agent): State<Agent>, caller, slice| async move {
+            agent.call(caller, slice, kind, work).await
+        },
+    )
+}
+
+/// A route that does what its body asks for: the answer is a document of this kind.
+fn asked<B: DeserializeOwned + Send + 'static, T: Serialize + 'static>(
+    method: MethodFilter,
+    kind: &'static str,
+    work: fn(Call<'_>, B) -> Result<T, Fault>,
+) -> MethodRouter<Agent> {
+    on(
+        method,
+        move |State(agent): State<Agent>, caller, slice, body: Bytes| async move {
+            let ask = parse(&body)?;
+            agent.call(caller, slice, kind, move |call| work(call, ask)).await
+        },
+    )
+}
+
+fn items<T>(items: Vec<T>) -> Result<Items<T>, Fault> {
+    Ok(Items { items })
 }
 
 /// Counts a request, delays it where its user is over its rate, and reads its body.
@@ -91,24 +173,6 @@ async fn whole(request: Request, trusted: bool, timeout: Duration) -> Result<Req
 
 async fn unknown() -> Refusal {
     Fault::new(Code::AgentVersion, "the agent knows no such request").into()
-}
-
-async fn status(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
-    let peer = caller.known()?;
-    agent
-        .answer(peer, "AgentStatus", |daemon| Ok(daemon.status()))
-        .await
-}
-
-async fn compute(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
-    let peer = caller.known()?;
-    agent
-        .answer(peer, "ComputeList", |daemon| {
-            Ok(Items {
-                items: daemon.leasing.views(),
-            })
-        })
-        .await
 }
 
 async fn events(
@@ -155,49 +219,17 @@ async fn metrics(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Ca
     Ok((kind, text).into_response())
 }
 
-async fn devices(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
-    let peer = caller.known()?;
-    let list = |daemon: &Daemon| {
-        Ok(Items {
-            items: daemon.lists.devices(),
-        })
-    };
-    agent.answer(peer, "DeviceList", list).await
+fn slices(Call { daemon, peer, .. }: Call<'_>) -> Result<SliceItems, Fault> {
+    let viewer = Viewer::of(peer, daemon.uid);
+    Ok(SliceItems {
+        items: viewer.slices(daemon.lists.slices()),
+        unmanaged: viewer.unmanaged(daemon.audit.unmanaged(&daemon.state)),
+    })
 }
 
-async fn slices(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
-    let peer = caller.known()?;
-    let list = move |daemon: &Daemon| {
-        let viewer = Viewer::of(peer, daemon.uid);
-        Ok(SliceItems {
-            items: viewer.slices(daemon.lists.slices()),
-            unmanaged: viewer.unmanaged(daemon.audit.unmanaged(&daemon.state)),
-        })
-    };
-    agent.answer(peer, "SliceList", list).await
-}
-
-async fn slice(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-) -> Answer {
-    let peer = caller.known()?;
-    agent
-        .answer(peer, "Slice", move |daemon| {
-            Ok(Viewer::of(peer, daemon.uid).slice(daemon.lists.slice(peer, &which)?))
-        })
-        .await
-}
-
-async fn create(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>, body: Bytes) -> Answer {
-    let (peer, mut ask) = (caller.known()?, parse::<CreateSlice>(&body)?);
+fn create(call: Call<'_>, mut ask: CreateSlice) -> Result<CreatedSlice, Fault> {
     shorten(&mut ask.command);
-    agent
-        .answer(peer, "CreatedSlice", move |daemon| {
-            daemon.requests.create(peer, &ask)
-        })
-        .await
+    call.daemon.requests.create(call.peer, &ask)
 }
 
 /// Looks at the caller's place again and again: the ticks serve the queue, so this costs next to nothing.
@@ -223,153 +255,11 @@ async fn wait(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Calle
     }
 }
 
-async fn activate(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-) -> Answer {
-    let peer = caller.known()?;
-    agent
-        .answer(peer, "Slice", move |daemon| {
-            daemon.admission.activate(peer, &which)
-        })
-        .await
-}
-
-async fn join(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, mut ask) = (caller.known()?, parse::<Join>(&body)?);
-    shorten(&mut ask.command);
-    agent
-        .answer(peer, "CreatedSlice", move |daemon| {
-            daemon.requests.join(peer, &which, &ask)
-        })
-        .await
-}
-
-async fn attend(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, ask) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "Slice", move |daemon| {
-            daemon.anchors.set(peer, &which, &ask)
-        })
-        .await
-}
-
-async fn share(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, ask) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "Parts", move |daemon| {
-            daemon.containers.share(peer, &which, &ask)
-        })
-        .await
-}
-
-async fn described(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, ask) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "Slice", move |daemon| {
-            daemon.containers.described(peer, &which, &ask)
-        })
-        .await
-}
-
-async fn share_devices(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    body: Bytes,
-) -> Answer {
-    let (peer, ask) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "SharedDevices", move |daemon| {
-            daemon.containers.share_devices(peer, &ask)
-        })
-        .await
-}
-
-async fn refused(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, refusal) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "Slice", move |daemon| {
-            daemon.reports.refused(peer, &which, &refusal)
-        })
-        .await
-}
-
-async fn resize(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, ask) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "Slice", move |daemon| {
-            daemon.resizing.resize(peer, &which, &ask)
-        })
-        .await
-}
-
-async fn kill(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-    body: Bytes,
-) -> Answer {
-    let (peer, ask) = (caller.known()?, parse(&body)?);
-    agent
-        .answer(peer, "Killed", move |daemon| {
-            daemon.endings.kill(peer, &which, &ask)
-        })
-        .await
-}
-
-async fn end(
-    State(agent): State<Agent>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    Path(which): Path<String>,
-) -> Answer {
-    let peer = caller.known()?;
-    let ended = move |daemon: &Daemon| {
-        daemon
-            .endings
-            .end(peer, &which)
-            .map(|()| Items::<()> { items: vec![] })
-    };
-    agent.answer(peer, "Done", ended).await
-}
-
 async fn stop(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
     let peer = caller.known()?;
     peer.may_change(agent.daemon.uid, agent.daemon.uid)?;
     agent.stop.notify_one();
-    agent
-        .answer(peer, "Done", |_| Ok(Items::<()> { items: vec![] }))
-        .await
+    agent.answer(peer, "Done", |_| items(Vec::<()>::new())).await
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
@@ -385,6 +275,23 @@ impl Caller {
 }
 
 impl Agent {
+    /// Answers a request with a document of what `work` finds.
+    async fn call<T: Serialize + 'static>(
+        self,
+        ConnectInfo(caller): ConnectInfo<Caller>,
+        slice: Option<Path<String>>,
+        kind: &'static str,
+        work: impl FnOnce(Call<'_>) -> Result<T, Fault> + Send + 'static,
+    ) -> Answer {
+        let peer = caller.known()?;
+        let slice = slice.map_or_else(String::new, |Path(slice)| slice);
+        let work = move |daemon: &Daemon| {
+            let slice = &slice;
+            work(Call { daemon, peer, slice })
+        };
+        self.answer(peer, kind, work).await
+    }
+
     /// Runs `work` off the loop in the caller's turn, because it may wait for a page server or a driver.
     async fn answer<T: Serialize>(
         self,

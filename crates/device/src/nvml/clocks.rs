@@ -32,23 +32,11 @@ fn one_clock(count: &Out<u32>, clocks: &Out<u32>, mhz: u32) -> Result {
 }
 
 nvml_entry! {
-    fn nvmlDeviceGetClockInfo(device: Device, domain: nvmlClockType_t, mhz: Out<u32>) {
-        mhz.set(clock_mhz(device.get()?, domain)?)
-    }
-
-    fn nvmlDeviceGetMaxClockInfo(device: Device, domain: nvmlClockType_t, mhz: Out<u32>) {
-        mhz.set(clock_mhz(device.get()?, domain)?)
-    }
-
-    fn nvmlDeviceGetApplicationsClock(device: Device, domain: nvmlClockType_t, mhz: Out<u32>) {
-        mhz.set(clock_mhz(device.get()?, domain)?)
-    }
-
-    fn nvmlDeviceGetDefaultApplicationsClock(device: Device, domain: nvmlClockType_t, mhz: Out<u32>) {
-        mhz.set(clock_mhz(device.get()?, domain)?)
-    }
-
-    fn nvmlDeviceGetMaxCustomerBoostClock(device: Device, domain: nvmlClockType_t, mhz: Out<u32>) {
+    fn nvmlDeviceGetClockInfo
+        | nvmlDeviceGetMaxClockInfo
+        | nvmlDeviceGetApplicationsClock
+        | nvmlDeviceGetDefaultApplicationsClock
+        | nvmlDeviceGetMaxCustomerBoostClock(device: Device, domain: nvmlClockType_t, mhz: Out<u32>) {
         mhz.set(clock_mhz(device.get()?, domain)?)
     }
 
@@ -72,54 +60,26 @@ nvml_entry! {
         one_clock(&count, &clocks, clock_mhz(device, NVML_CLOCK_GRAPHICS)?)
     }
 
-    fn nvmlDeviceGetPerformanceState(device: Device, state: Out<nvmlPstates_t>) {
+    fn nvmlDeviceGetPerformanceState | nvmlDeviceGetPowerState(device: Device, state: Out<nvmlPstates_t>) {
         device.get()?;
         state.set(NVML_PSTATE_0)
     }
 
-    fn nvmlDeviceGetPowerState(device: Device, state: Out<nvmlPstates_t>) {
-        device.get()?;
-        state.set(NVML_PSTATE_0)
-    }
-
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: Device, reasons: Out<u64>) {
+    fn nvmlDeviceGetCurrentClocksThrottleReasons
+        | nvmlDeviceGetCurrentClocksEventReasons
+        | nvmlDeviceGetSupportedClocksThrottleReasons
+        | nvmlDeviceGetSupportedClocksEventReasons(device: Device, reasons: Out<u64>) {
         device.get()?;
         reasons.set(nvmlClocksEventReasonNone.into())
     }
 
-    fn nvmlDeviceGetCurrentClocksEventReasons(device: Device, reasons: Out<u64>) {
-        device.get()?;
-        reasons.set(nvmlClocksEventReasonNone.into())
-    }
-
-    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: Device, reasons: Out<u64>) {
-        device.get()?;
-        reasons.set(nvmlClocksEventReasonNone.into())
-    }
-
-    fn nvmlDeviceGetSupportedClocksEventReasons(device: Device, reasons: Out<u64>) {
-        device.get()?;
-        reasons.set(nvmlClocksEventReasonNone.into())
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkGeneration(device: Device, generation: Out<u32>) {
+    fn nvmlDeviceGetCurrPcieLinkGeneration
+        | nvmlDeviceGetMaxPcieLinkGeneration
+        | nvmlDeviceGetGpuMaxPcieLinkGeneration(device: Device, generation: Out<u32>) {
         generation.set(board(device.get()?.profile).pcie_generation)
     }
 
-    fn nvmlDeviceGetMaxPcieLinkGeneration(device: Device, generation: Out<u32>) {
-        generation.set(board(device.get()?.profile).pcie_generation)
-    }
-
-    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: Device, generation: Out<u32>) {
-        generation.set(board(device.get()?.profile).pcie_generation)
-    }
-
-    fn nvmlDeviceGetCurrPcieLinkWidth(device: Device, lanes: Out<u32>) {
-        device.get()?;
-        lanes.set(LANES)
-    }
-
-    fn nvmlDeviceGetMaxPcieLinkWidth(device: Device, lanes: Out<u32>) {
+    fn nvmlDeviceGetCurrPcieLinkWidth | nvmlDeviceGetMaxPcieLinkWidth(device: Device, lanes: Out<u32>) {
         device.get()?;
         lanes.set(LANES)
     }

@@ -203,11 +203,8 @@ nvml_entry! {
         compute.set(inner.compute_handle(&found))
     }
 
-    fn nvmlComputeInstanceGetInfo(instance: nvmlComputeInstance_t, out: Out<nvmlComputeInstanceInfo_t>) {
-        info(instance, &out)
-    }
-
-    fn nvmlComputeInstanceGetInfo_v2(instance: nvmlComputeInstance_t, out: Out<nvmlComputeInstanceInfo_t>) {
+    fn nvmlComputeInstanceGetInfo
+        | nvmlComputeInstanceGetInfo_v2(instance: nvmlComputeInstance_t, out: Out<nvmlComputeInstanceInfo_t>) {
         info(instance, &out)
     }
 

@@ -2,7 +2,11 @@
 
 /// Defines entry points: `fn nvmlName(a: Type, …) { … }`. A body may use `?` and ends in a `Result`.
 macro_rules! nvml_entry {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+    ($(fn $($name:ident)|+($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(nvml_entry! { @each ($($name)+) ($($argument: $type),*) $body })*
+    };
+    (@each () $arguments:tt $body:block) => {};
+    (@each ($name:ident $($more:ident)*) ($($argument:ident: $type:ty),*) $body:block) => {
         #[allow(non_snake_case, missing_docs)]
         pub unsafe extern "C-unwind" fn $name(
             $($argument: <$type as $crate::nvml::args::Argument>::Raw,)*
@@ -13,5 +17,6 @@ macro_rules! nvml_entry {
             )*
             $crate::nvml::answer(|| $body)
         }
-    )*};
+        nvml_entry! { @each ($($more)*) ($($argument: $type),*) $body }
+    };
 }

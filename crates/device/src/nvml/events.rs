@@ -47,11 +47,7 @@ nvml_entry! {
         Ok(())
     }
 
-    fn nvmlEventSetWait(set: nvmlEventSet_t, _data: Out<nvmlEventData_t>, timeout_ms: u32) {
-        wait(set, timeout_ms)
-    }
-
-    fn nvmlEventSetWait_v2(set: nvmlEventSet_t, _data: Out<nvmlEventData_t>, timeout_ms: u32) {
+    fn nvmlEventSetWait | nvmlEventSetWait_v2(set: nvmlEventSet_t, _data: Out<nvmlEventData_t>, timeout_ms: u32) {
         wait(set, timeout_ms)
     }
 

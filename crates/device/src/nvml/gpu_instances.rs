@@ -188,16 +188,7 @@ nvml_entry! {
         describe(on.profile(id)?, &info)
     }
 
-    fn nvmlDeviceGetGpuInstancePossiblePlacements(
-        device: Device,
-        profile: u32,
-        places: Out<nvmlGpuInstancePlacement_t>,
-        count: Out<u32>,
-    ) {
-        placements(&device, profile, &places, &count)
-    }
-
-    fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+    fn nvmlDeviceGetGpuInstancePossiblePlacements | nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: Device,
         profile: u32,
         places: Out<nvmlGpuInstancePlacement_t>,

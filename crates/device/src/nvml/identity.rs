@@ -65,27 +65,15 @@ fn older_pci_info(device: &DeviceFacts) -> OlderPciInfo {
 }
 
 nvml_entry! {
-    fn nvmlDeviceGetCount(count: Out<u32>) {
+    fn nvmlDeviceGetCount | nvmlDeviceGetCount_v2(count: Out<u32>) {
         count.set(state::devices()?.len() as u32)
     }
 
-    fn nvmlDeviceGetCount_v2(count: Out<u32>) {
-        count.set(state::devices()?.len() as u32)
-    }
-
-    fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<nvmlDevice_t>) {
+    fn nvmlDeviceGetHandleByIndex | nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<nvmlDevice_t>) {
         device.set(by_index(index)?)
     }
 
-    fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<nvmlDevice_t>) {
-        device.set(by_index(index)?)
-    }
-
-    fn nvmlDeviceGetHandleByPciBusId(id: Text, device: Out<nvmlDevice_t>) {
-        device.set(by_pci_bus_id(&id)?)
-    }
-
-    fn nvmlDeviceGetHandleByPciBusId_v2(id: Text, device: Out<nvmlDevice_t>) {
+    fn nvmlDeviceGetHandleByPciBusId | nvmlDeviceGetHandleByPciBusId_v2(id: Text, device: Out<nvmlDevice_t>) {
         device.set(by_pci_bus_id(&id)?)
     }
 
@@ -141,11 +129,7 @@ nvml_entry! {
         id.set(device.get()?.index as u32)
     }
 
-    fn nvmlDeviceGetPciInfo(device: Device, info: Out<nvmlPciInfo_t>) {
-        info.set_older(older_pci_info(device.get()?))
-    }
-
-    fn nvmlDeviceGetPciInfo_v2(device: Device, info: Out<nvmlPciInfo_t>) {
+    fn nvmlDeviceGetPciInfo | nvmlDeviceGetPciInfo_v2(device: Device, info: Out<nvmlPciInfo_t>) {
         info.set_older(older_pci_info(device.get()?))
     }
 

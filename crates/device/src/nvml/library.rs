@@ -9,11 +9,7 @@ use super::state;
 use crate::log;
 
 nvml_entry! {
-    fn nvmlInit() {
-        state::initialise()
-    }
-
-    fn nvmlInit_v2() {
+    fn nvmlInit | nvmlInit_v2() {
         state::initialise()
     }
 
@@ -39,11 +35,7 @@ nvml_entry! {
         version.set_text(&text, length)
     }
 
-    fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
-        version.set(divvy_abi::CUDA_VERSION as i32)
-    }
-
-    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
+    fn nvmlSystemGetCudaDriverVersion | nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
         version.set(divvy_abi::CUDA_VERSION as i32)
     }
 
@@ -72,11 +64,7 @@ nvml_entry! {
         count.set(0)
     }
 
-    fn nvmlGetExcludedDeviceCount(count: Out<u32>) {
-        count.set(0)
-    }
-
-    fn nvmlGetBlacklistDeviceCount(count: Out<u32>) {
+    fn nvmlGetExcludedDeviceCount | nvmlGetBlacklistDeviceCount(count: Out<u32>) {
         count.set(0)
     }
 }

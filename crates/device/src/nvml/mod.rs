@@ -30,7 +30,8 @@ mod utilization;
 pub use links::nvlinks;
 pub use table::TABLE;
 
-use divvy_abi::nvml::{NVML_SUCCESS, guard, nvmlReturn_t};
+use divvy_abi::guard;
+use divvy_abi::nvml::{NVML_SUCCESS, nvmlReturn_t};
 
 /// The result of a call: an NVML error is its code.
 type Result<T = ()> = std::result::Result<T, nvmlReturn_t>;

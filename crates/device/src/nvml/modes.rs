@@ -5,12 +5,9 @@ use divvy_abi::nvml::*;
 use super::args::{Device, Out};
 
 nvml_entry! {
-    fn nvmlDeviceGetDisplayMode(device: Device, mode: Out<nvmlEnableState_t>) {
-        device.get()?;
-        mode.set(NVML_FEATURE_DISABLED)
-    }
-
-    fn nvmlDeviceGetDisplayActive(device: Device, mode: Out<nvmlEnableState_t>) {
+    fn nvmlDeviceGetDisplayMode
+        | nvmlDeviceGetDisplayActive
+        | nvmlDeviceGetAccountingMode(device: Device, mode: Out<nvmlEnableState_t>) {
         device.get()?;
         mode.set(NVML_FEATURE_DISABLED)
     }
@@ -23,11 +20,6 @@ nvml_entry! {
     fn nvmlDeviceGetComputeMode(device: Device, mode: Out<nvmlComputeMode_t>) {
         device.get()?;
         mode.set(NVML_COMPUTEMODE_DEFAULT)
-    }
-
-    fn nvmlDeviceGetAccountingMode(device: Device, mode: Out<nvmlEnableState_t>) {
-        device.get()?;
-        mode.set(NVML_FEATURE_DISABLED)
     }
 
     fn nvmlDeviceGetVirtualizationMode(device: Device, mode: Out<nvmlGpuVirtualizationMode_t>) {

@@ -54,41 +54,22 @@ nvml_entry! {
         list(&usage(device.any()?)?.processes, &count, &infos, first_version)
     }
 
-    fn nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: Out<u32>, infos: Out<nvmlProcessInfo_v2_t>) {
-        list(&usage(device.any()?)?.processes, &count, &infos, second_version)
-    }
-
-    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: Out<u32>, infos: Out<nvmlProcessInfo_v2_t>) {
+    fn nvmlDeviceGetComputeRunningProcesses_v2
+        | nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: Out<u32>, infos: Out<nvmlProcessInfo_v2_t>) {
         list(&usage(device.any()?)?.processes, &count, &infos, second_version)
     }
 
     // Every user of an emulated device computes; none draws, and none comes through MPS.
-    fn nvmlDeviceGetGraphicsRunningProcesses(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v1_t>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses
+        | nvmlDeviceGetMPSComputeRunningProcesses(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v1_t>) {
         device.any()?;
         count.set(0)
     }
 
-    fn nvmlDeviceGetGraphicsRunningProcesses_v2(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.any()?;
-        count.set(0)
-    }
-
-    fn nvmlDeviceGetGraphicsRunningProcesses_v3(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.any()?;
-        count.set(0)
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v1_t>) {
-        device.any()?;
-        count.set(0)
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
-        device.any()?;
-        count.set(0)
-    }
-
-    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2
+        | nvmlDeviceGetGraphicsRunningProcesses_v3
+        | nvmlDeviceGetMPSComputeRunningProcesses_v2
+        | nvmlDeviceGetMPSComputeRunningProcesses_v3(device: Device, count: Out<u32>, _infos: Out<nvmlProcessInfo_v2_t>) {
         device.any()?;
         count.set(0)
     }

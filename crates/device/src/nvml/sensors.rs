@@ -22,28 +22,10 @@ nvml_entry! {
         rates.set(nvmlUtilization_t { gpu: percent(busy, u64::from(WINDOW_US) * 1000), memory: 0 })
     }
 
-    fn nvmlDeviceGetEncoderUtilization(device: Device, percent: Out<u32>, window_us: Out<u32>) {
-        device.get()?;
-        window_us.required()?;
-        percent.set(0)?;
-        window_us.set(WINDOW_US)
-    }
-
-    fn nvmlDeviceGetDecoderUtilization(device: Device, percent: Out<u32>, window_us: Out<u32>) {
-        device.get()?;
-        window_us.required()?;
-        percent.set(0)?;
-        window_us.set(WINDOW_US)
-    }
-
-    fn nvmlDeviceGetJpgUtilization(device: Device, percent: Out<u32>, window_us: Out<u32>) {
-        device.get()?;
-        window_us.required()?;
-        percent.set(0)?;
-        window_us.set(WINDOW_US)
-    }
-
-    fn nvmlDeviceGetOfaUtilization(device: Device, percent: Out<u32>, window_us: Out<u32>) {
+    fn nvmlDeviceGetEncoderUtilization
+        | nvmlDeviceGetDecoderUtilization
+        | nvmlDeviceGetJpgUtilization
+        | nvmlDeviceGetOfaUtilization(device: Device, percent: Out<u32>, window_us: Out<u32>) {
         device.get()?;
         window_us.required()?;
         percent.set(0)?;
@@ -104,15 +86,9 @@ nvml_entry! {
         milliwatts.set(board(device.get()?.profile).power_idle_mw)
     }
 
-    fn nvmlDeviceGetEnforcedPowerLimit(device: Device, milliwatts: Out<u32>) {
-        milliwatts.set(board(device.get()?.profile).power_limit_mw)
-    }
-
-    fn nvmlDeviceGetPowerManagementLimit(device: Device, milliwatts: Out<u32>) {
-        milliwatts.set(board(device.get()?.profile).power_limit_mw)
-    }
-
-    fn nvmlDeviceGetPowerManagementDefaultLimit(device: Device, milliwatts: Out<u32>) {
+    fn nvmlDeviceGetEnforcedPowerLimit
+        | nvmlDeviceGetPowerManagementLimit
+        | nvmlDeviceGetPowerManagementDefaultLimit(device: Device, milliwatts: Out<u32>) {
         milliwatts.set(board(device.get()?.profile).power_limit_mw)
     }
 

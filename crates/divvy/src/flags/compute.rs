@@ -1,9 +1,9 @@
 //! The flags that say what a slice is promised of compute: the same for `run`, `slice create` and `resize`.
 
-use divvy_model::{Cap, Class, Code, Compute, ComputeTerms, Fault, Mode, Weight};
+use divvy_model::{Cap, Class, Compute, ComputeTerms, Fault, Mode, Weight};
 
 use crate::config::Config;
-use crate::flags::{or_setting, parse};
+use crate::flags::{or_setting, parse, word};
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -15,13 +15,13 @@ pub struct Flags {
     pub compute: Option<Compute>,
     /// Whether the share is a bound too: soft, the usual, lets it use what no other wants; hard never more than its
     /// share
-    #[arg(long, value_name = "CAP", value_parser = cap)]
+    #[arg(long, value_name = "CAP", value_parser = word::<Cap>)]
     pub cap: Option<Cap>,
     /// Who goes first: latency, before all best-effort and within its share; best-effort, the usual, in its turn
-    #[arg(long, value_name = "CLASS", value_parser = class)]
+    #[arg(long, value_name = "CLASS", value_parser = word::<Class>)]
     pub class: Option<Class>,
     /// Without a share: its part of what is promised to no slice, against the others' 100
-    #[arg(long, value_name = "N", value_parser = weight, conflicts_with = "compute")]
+    #[arg(long, value_name = "N", value_parser = word::<Weight>, conflicts_with = "compute")]
     pub weight: Option<Weight>,
 }
 
@@ -45,24 +45,5 @@ impl Flags {
     /// Whether none was given.
     pub fn is_empty(&self) -> bool {
         self.compute.is_none() && self.cap.is_none() && self.class.is_none() && self.weight.is_none()
-    }
-}
-
-fn cap(text: &str) -> Result<Cap, Fault> {
-    parse(text).map_err(usage)
-}
-
-fn class(text: &str) -> Result<Class, Fault> {
-    parse(text).map_err(usage)
-}
-
-fn weight(text: &str) -> Result<Weight, Fault> {
-    parse(text).map_err(usage)
-}
-
-fn usage(fault: Fault) -> Fault {
-    Fault {
-        code: Code::Usage,
-        ..fault
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod compute;
 pub mod sharing;
+pub mod terms;
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -68,9 +69,7 @@ pub fn times(text: &str) -> Result<u32, Fault> {
 pub fn policy_or_setting(flag: Option<Policy>, config: &Config) -> Result<Policy, Fault> {
     match flag {
         Some(policy) => Ok(policy),
-        None => Ok(config
-            .get::<PolicyWord>("policy")?
-            .map_or(Policy::Strict, |word| word.0)),
+        None => Ok(config.get::<Policy>("policy")?.unwrap_or_default()),
     }
 }
 
@@ -95,9 +94,13 @@ where
     text.parse().map_err(IntoFault::into_fault)
 }
 
-/// A policy by its word.
-pub fn policy(text: &str) -> Result<Policy, Fault> {
-    parse::<PolicyWord>(text).map(|word| word.0).map_err(usage)
+/// The parser of a word, whose failure is one of the command line.
+pub fn word<T>(text: &str) -> Result<T, Fault>
+where
+    T: FromStr,
+    T::Err: IntoFault,
+{
+    parse(text).map_err(usage)
 }
 
 /// The same fault, as one of the command line.
@@ -105,19 +108,5 @@ pub fn usage(fault: Fault) -> Fault {
     Fault {
         code: Code::Usage,
         ..fault
-    }
-}
-
-struct PolicyWord(Policy);
-
-impl FromStr for PolicyWord {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "strict" => Ok(Self(Policy::Strict)),
-            "best-effort" => Ok(Self(Policy::BestEffort)),
-            _ => Err(format!("`{text}` is no policy; choose strict or best-effort")),
-        }
     }
 }

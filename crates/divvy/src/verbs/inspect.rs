@@ -64,7 +64,7 @@ fn in_words(slice: &SliceRecord) -> String {
         }
     }
     line("user", slice.uid.to_string());
-    for share in slice.shares() {
+    for share in slice.shares.iter() {
         line("device", share.device_uuid.clone());
         line(
             "memory",
@@ -101,19 +101,19 @@ fn in_words(slice: &SliceRecord) -> String {
     if let Some(parent) = &slice.parent_id {
         line("inside", format!("slice {parent}"));
     }
-    if slice.on_oom_wait_ns > 0 {
-        let seconds = slice.on_oom_wait_ns as f64 / 1e9;
+    if slice.terms.on_oom_wait_ns > 0 {
+        let seconds = slice.terms.on_oom_wait_ns as f64 / 1e9;
         line("on-oom", format!("an allocation waits {seconds} s for room"));
     }
     line(
         "context",
-        format!("{} each, inside the limit", slice.context_bytes),
+        format!("{} each, inside the limit", slice.shares.first.context_bytes),
     );
-    let terms = slice.compute_terms();
+    let terms = slice.terms.compute;
     if !terms.is_default() {
         line("compute", terms.to_string());
     }
-    line("policy", slice.policy.name().into());
+    line("policy", slice.terms.policy.name().into());
     if let Some(words) = crate::share_words::in_words(slice) {
         line("sharing", words);
     }
@@ -124,8 +124,8 @@ fn in_words(slice: &SliceRecord) -> String {
         "isolation",
         format!(
             "{}: not protected against {}",
-            slice.isolation,
-            slice.isolation.not_protected()
+            slice.terms.isolation,
+            slice.terms.isolation.not_protected()
         ),
     );
     line("created", slice.created_at.clone());

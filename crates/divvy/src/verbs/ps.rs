@@ -160,15 +160,18 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             ("-".into(), "-".into())
         } else {
             (
-                slice.memory_used_bytes.to_string(),
-                bar(slice.memory_used_bytes, slice.memory_limit_bytes),
+                slice.shares.first.memory_used_bytes.to_string(),
+                bar(
+                    slice.shares.first.memory_used_bytes,
+                    slice.shares.first.memory_limit_bytes,
+                ),
             )
         };
         let mut row = vec![
             slice.name.clone(),
-            device(slice, &slice.device_uuid),
+            device(slice, &slice.shares.first.device_uuid),
             used.0,
-            slice.memory_limit_bytes.to_string(),
+            slice.shares.first.memory_limit_bytes.to_string(),
             used.1,
             share_words::part(slice),
             age(&slice.created_at),
@@ -179,9 +182,9 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
             row.extend([
                 slice.id.clone(),
                 slice.uid.to_string(),
-                slice.isolation.to_string(),
-                slice.context_bytes.to_string(),
-                slice.memory_overhead_bytes.to_string(),
+                slice.terms.isolation.to_string(),
+                slice.shares.first.context_bytes.to_string(),
+                slice.shares.first.memory_overhead_bytes.to_string(),
                 spilled(slice),
                 commands(slice),
             ]);
@@ -195,7 +198,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
         }
         let columns = row.len();
         table.row(row);
-        for share in slice.shares().iter().skip(1) {
+        for share in &slice.shares.further {
             table.row(further(slice, share, columns));
         }
     }
@@ -261,7 +264,7 @@ fn past_the_limiter(slice: &SliceRecord) -> u64 {
 
 /// What lies beyond the share, on all devices together, where anything may.
 fn spilled(slice: &SliceRecord) -> String {
-    let shares = slice.shares();
+    let shares = &slice.shares;
     if slice.usage_unknown || shares.iter().all(|share| share.spill_limit_bytes.is_zero()) {
         return "-".into();
     }

@@ -45,12 +45,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         dry_run: args.dry_run,
     };
     let slice = agent.resize(&args.slice, &ask)?;
-    let shares = slice.shares();
-    let on = |uuid: &str| match shares.len() {
+    let shares = &slice.shares;
+    let on = |uuid: &str| match shares.count() {
         1 => String::new(),
         _ => format!(" on {uuid}"),
     };
-    for share in &shares {
+    for share in shares.iter() {
         let (used, limit) = (share.memory_used_bytes, share.memory_limit_bytes);
         if used > limit {
             let on = on(&share.device_uuid);
@@ -65,7 +65,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     } else if !output::document(context.format, "Slice", &slice)? {
         let would = if args.dry_run { "would go" } else { "went" };
         if args.memory.is_some() {
-            for (before, after) in before.shares().iter().zip(&shares) {
+            for (before, after) in before.shares.iter().zip(shares.iter()) {
                 let on = on(&after.device_uuid);
                 output::print(&format!(
                     "{} {would} from {} to {}{on}",
@@ -74,7 +74,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             }
         }
         if !args.compute.is_empty() {
-            let (before, after) = (before.compute_terms(), slice.compute_terms());
+            let (before, after) = (before.terms.compute, slice.terms.compute);
             output::print(&format!(
                 "{} {would} from compute {before} to {after}",
                 slice.name

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan};
-use divvy_model::{Bytes, Code, DeviceKind, Fault, Isolation, MemoryAmount, Policy, Selector, SliceRequest};
+use divvy_model::{
+    Bytes, Code, ComputeTerms, DeviceKind, Fault, Isolation, MemoryAmount, ModeTerms, Policy, Selector,
+    SliceRequest,
+};
 
 use crate::config::{Config, parse_duration};
 use crate::context::{Context, enter_command, in_background};
-use crate::flags::{
-    OnOom, compute, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, sharing, times,
-    usage,
-};
+use crate::flags::{or_setting, parse, sharing, terms, usage, word};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::share_words;
@@ -35,13 +35,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: Option<MemoryAmount>,
     #[command(flatten)]
-    compute: compute::Flags,
+    terms: terms::Flags,
     #[command(flatten)]
     sharing: sharing::Flags,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]. Several, as 0,1 or
-    /// one --device each, make one slice with that memory of each of them: all or none
-    #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
-    device: Vec<Selector>,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
     #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
@@ -53,11 +49,8 @@ pub struct Args {
     driver: Option<PathBuf>,
     /// How strongly the program is kept inside: env, cooperative, enforced, hardware, vm. The default, cooperative,
     /// stops mistakes, not malice: the limits live in the program's own process
-    #[arg(long, value_name = "LEVEL", value_parser = isolation)]
+    #[arg(long, value_name = "LEVEL", value_parser = word::<Isolation>)]
     isolation: Option<Isolation>,
-    /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
-    policy: Option<Policy>,
     /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
     /// every process on them
     #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "slice", "name", "driver", "isolation", "policy"])]
@@ -66,13 +59,6 @@ pub struct Args {
     /// First come, first served: no run overtakes another, however small. Ctrl-C leaves the queue
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = wait)]
     wait: Option<Wait>,
-    /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
-    #[arg(long, value_name = "WHAT", value_parser = on_oom)]
-    on_oom: Option<OnOom>,
-    /// Let programs allocate beyond the slice's memory, twice as much or so many times, in managed memory that the host
-    /// backs [default: 2x where no number is given]
-    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
-    oversubscribe: Option<u32>,
     /// Take a whole device for this program alone, with no limiter in its process
     #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "isolation", "on_oom", "oversubscribe"])]
     whole: bool,
@@ -135,8 +121,13 @@ fn of_accelerators(launch: &Launch, context: &Context) -> Result<Option<Vec<(Str
     let request = &launch.request;
     let selectors: Vec<Selector> = request.selectors().cloned().collect();
     let devices = context.survey(None)?.devices;
-    let told = accelerators::variables(&devices, &selectors, request.isolation, request.compute)?;
-    if told.is_some() && request.memory.is_some() && request.policy == Policy::Strict {
+    let told = accelerators::variables(
+        &devices,
+        &selectors,
+        request.terms.isolation,
+        request.terms.compute.share,
+    )?;
+    if told.is_some() && request.memory.is_some() && request.terms.policy == Policy::Strict {
         return Err(Fault::new(
             Code::NotEnforceable,
             "the `env` isolation enforces no memory limit",
@@ -157,7 +148,7 @@ fn show_or_become(args: &Args, format: Format, variables: &[(String, OsString)])
 
 fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
     // The device that is asked for may be emulated on demand: naming it shows it.
-    let emulated = match args.device.first() {
+    let emulated = match args.terms.device.first() {
         Some(Selector::Emulated(product)) => Some(product.clone()),
         _ => {
             let inventory = context.inventory()?;
@@ -203,25 +194,16 @@ impl<'a> Observation<'a> {
 }
 
 fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
-    let mut request = SliceRequest {
-        name: args.name.clone(),
-        memory: if args.whole {
-            None
-        } else {
-            or_setting(args.memory, config, "memory")?
-        },
-        isolation: or_setting(args.isolation, config, "isolation")?.unwrap_or_default(),
-        policy: policy_or_setting(args.policy, config)?,
-        on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
-        oversubscribe_percent: args.oversubscribe.unwrap_or(100),
-        whole: args.whole,
-        ..SliceRequest::default()
-    };
-    if !args.whole {
-        request.set_mode_terms(args.sharing.terms(config)?);
-        request.set_compute_terms(args.compute.terms(config, request.share_mode)?);
+    let mut request = args.terms.request(config, args.sharing.terms(config)?)?;
+    request.name.clone_from(&args.name);
+    request.terms.isolation = or_setting(args.isolation, config, "isolation")?.unwrap_or_default();
+    if args.whole {
+        request.terms.whole = true;
+        request.terms.compute = ComputeTerms::default();
+        request.terms.sharing = ModeTerms::default();
+    } else {
+        request.memory = or_setting(args.memory, config, "memory")?;
     }
-    request.select(devices_or_setting(&args.device, config)?);
     Ok(request)
 }
 
@@ -299,16 +281,16 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         return Ok(());
     }
     let slice = &plan.slice;
-    let context = match slice.context_bytes {
+    let context = match slice.shares.first.context_bytes {
         Bytes(0) => String::new(),
         bytes => format!(", of which each context takes {bytes}"),
     };
     let memory: Vec<String> = slice
-        .shares()
+        .shares
         .iter()
         .map(|share| share.memory_limit_bytes.to_string())
         .collect();
-    let terms = slice.compute_terms();
+    let terms = slice.terms.compute;
     let mut compute = match terms.is_default() {
         true => String::new(),
         false => format!("compute      {terms}\n"),
@@ -327,8 +309,8 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         slice.command.join(" "),
         slice.name,
         memory.join(" and "),
-        slice.isolation,
-        slice.isolation.not_protected(),
+        slice.terms.isolation,
+        slice.terms.isolation.not_protected(),
         shown.driver,
         plan.driver.origin,
     );
@@ -339,8 +321,4 @@ fn show(format: Format, plan: &Plan) -> Result<(), Fault> {
         text.push_str(&format!("not enforced {bypass}\n"));
     }
     output::print(&text)
-}
-
-fn isolation(text: &str) -> Result<Isolation, Fault> {
-    parse(text).map_err(usage)
 }

@@ -8,14 +8,12 @@ use divvy_agent::api::CreateSlice;
 use divvy_agent::bypass::containers::members as container_members;
 use divvy_container::running::Processes;
 use divvy_model::{
-    ANY_POD, Code, DeviceRecord, DeviceShare, Fault, LifetimeAnchor, MemoryAmount, Policy, Selector,
-    SliceRecord, SliceRequest,
+    ANY_POD, Code, DeviceRecord, DeviceShare, Fault, LifetimeAnchor, MemoryAmount, SliceRecord, SliceRequest,
 };
 
 use crate::config::parse_duration;
 use crate::context::Context;
-use crate::flags::{OnOom, devices_or_setting, on_oom, parse, policy, policy_or_setting, times};
-use crate::flags::{compute, sharing};
+use crate::flags::{parse, sharing, terms};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::verbs::kill::end_all;
@@ -53,27 +51,13 @@ struct Create {
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: MemoryAmount,
     #[command(flatten)]
-    compute: compute::Flags,
+    terms: terms::Flags,
     #[command(flatten)]
     sharing: sharing::Flags,
     /// Let pods and containers join it that name it in the annotation divvy.dev/slice: those of pods in these namespaces, or
     /// all where none is given [default: none may]
     #[arg(long, value_name = "NAMESPACES", num_args = 0..=1, require_equals = true, default_missing_value = ANY_POD)]
     pods: Option<String>,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]. Several, as 0,1 or
-    /// one --device each, make one slice with that memory of each of them: all or none
-    #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
-    device: Vec<Selector>,
-    /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
-    policy: Option<Policy>,
-    /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
-    #[arg(long, value_name = "WHAT", value_parser = on_oom)]
-    on_oom: Option<OnOom>,
-    /// Let programs allocate beyond the slice's memory, twice as much or so many times, in managed memory that the host
-    /// backs [default: 2x where no number is given]
-    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
-    oversubscribe: Option<u32>,
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -113,19 +97,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
-    let mut request = SliceRequest {
-        name: Some(args.name.clone()),
-        memory: Some(args.memory),
-        policy: policy_or_setting(args.policy, config)?,
-        on_oom_wait_ns: args.on_oom.map_or(0, |what| what.0),
-        oversubscribe_percent: args.oversubscribe.unwrap_or(100),
-        ..SliceRequest::default()
-    };
-    request.set_mode_terms(args.sharing.terms(config)?);
-    request.set_compute_terms(args.compute.terms(config, request.share_mode)?);
-    request.select(devices_or_setting(&args.device, config)?);
     let ask = CreateSlice {
-        request,
+        request: SliceRequest {
+            name: Some(args.name.clone()),
+            memory: Some(args.memory),
+            ..args.terms.request(config, args.sharing.terms(config)?)?
+        },
         command: Vec::new(),
         emulated: config.text("emulated").map(str::to_owned),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
@@ -151,7 +128,7 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
                 share.memory_limit_bytes, device.name, device.uuid
             )
         };
-        let parts: Vec<String> = slice.shares().iter().zip(&created.devices).map(of).collect();
+        let parts: Vec<String> = slice.shares.iter().zip(&created.devices).map(of).collect();
         output::print(&format!("{would} {}: {}", slice.name, parts.join(" and ")))?;
     }
     Ok(0)

@@ -38,11 +38,7 @@ entry! {
         create(&context, flags, device, 3020)
     }
 
-    fn cuCtxDestroy(context: Handle<CUcontext>) {
-        destroy(context.0)
-    }
-
-    fn cuCtxDestroy_v2(context: Handle<CUcontext>) {
+    fn cuCtxDestroy | cuCtxDestroy_v2(context: Handle<CUcontext>) {
         destroy(context.0)
     }
 

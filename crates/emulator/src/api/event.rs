@@ -31,11 +31,7 @@ entry! {
         event.set(made.handle as CUevent)
     }
 
-    fn cuEventDestroy(event: Handle<CUevent>) {
-        driver()?.events.remove(event.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
-    }
-
-    fn cuEventDestroy_v2(event: Handle<CUevent>) {
+    fn cuEventDestroy | cuEventDestroy_v2(event: Handle<CUevent>) {
         driver()?.events.remove(event.0).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
@@ -57,11 +53,8 @@ entry! {
         event.synchronize()
     }
 
-    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle<CUevent>, end: Handle<CUevent>) {
-        elapsed(&milliseconds, start.0, end.0)
-    }
-
-    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle<CUevent>, end: Handle<CUevent>) {
+    fn cuEventElapsedTime
+        | cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle<CUevent>, end: Handle<CUevent>) {
         elapsed(&milliseconds, start.0, end.0)
     }
 }

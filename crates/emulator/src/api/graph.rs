@@ -124,7 +124,7 @@ entry! {
     }
 
     fn cuGraphAddDependencies(graph: Handle<CUgraph>, from: In<CUgraphNode>, to: In<CUgraphNode>, count: usize) {
-        connect(graph.0, &from, &to, None, count)
+        change_edges(graph.0, &from, &to, None, count, true)
     }
 
     fn cuGraphAddDependencies_v2(
@@ -134,11 +134,11 @@ entry! {
         data: In<CUgraphEdgeData>,
         count: usize,
     ) {
-        connect(graph.0, &from, &to, Some(&data), count)
+        change_edges(graph.0, &from, &to, Some(&data), count, true)
     }
 
     fn cuGraphRemoveDependencies(graph: Handle<CUgraph>, from: In<CUgraphNode>, to: In<CUgraphNode>, count: usize) {
-        disconnect(graph.0, &from, &to, None, count)
+        change_edges(graph.0, &from, &to, None, count, false)
     }
 
     fn cuGraphRemoveDependencies_v2(
@@ -148,7 +148,7 @@ entry! {
         data: In<CUgraphEdgeData>,
         count: usize,
     ) {
-        disconnect(graph.0, &from, &to, Some(&data), count)
+        change_edges(graph.0, &from, &to, Some(&data), count, false)
     }
 
     fn cuGraphDestroyNode(node: Handle<CUgraphNode>) {
@@ -287,13 +287,14 @@ fn edges(
     fill(to, count, all.iter().map(|(_, to, _)| *to).collect())
 }
 
-/// Adds edges, all or none.
-fn connect(
+/// Adds or removes edges, all or none.
+fn change_edges(
     graph: u64,
     from: &In<CUgraphNode>,
     to: &In<CUgraphNode>,
     data: Option<&In<CUgraphEdgeData>>,
     count: usize,
+    adds: bool,
 ) -> Result {
     let graph = find::graph(graph)?;
     let edges: Vec<_> = before(from, data, count)?
@@ -301,38 +302,17 @@ fn connect(
         .zip(to.list(count)?)
         .collect();
     let mut inner = graph.lock();
-    for (at, ((from, data), to)) in edges.iter().enumerate() {
-        if let Err(why) = inner.connect(*from, *to as u64, *data) {
-            for ((from, data), to) in &edges[..at] {
-                let _ = inner.disconnect(*from, *to as u64, *data);
-            }
-            return Err(why);
-        }
-    }
-    Ok(())
-}
-
-/// Removes edges, all or none.
-fn disconnect(
-    graph: u64,
-    from: &In<CUgraphNode>,
-    to: &In<CUgraphNode>,
-    data: Option<&In<CUgraphEdgeData>>,
-    count: usize,
-) -> Result {
-    let graph = find::graph(graph)?;
-    let edges: Vec<_> = before(from, data, count)?
-        .into_iter()
-        .zip(to.list(count)?)
-        .collect();
-    let mut inner = graph.lock();
-    if count > 0 && inner.has_memory() {
+    if !adds && count > 0 && inner.has_memory() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    for (at, ((from, data), to)) in edges.iter().enumerate() {
-        if let Err(why) = inner.disconnect(*from, *to as u64, *data) {
-            for ((from, data), to) in &edges[..at] {
-                let _ = inner.connect(*from, *to as u64, *data);
+    let mut change = |((from, data), to): &(Before, CUgraphNode), adds| match adds {
+        true => inner.connect(*from, *to as u64, *data),
+        false => inner.disconnect(*from, *to as u64, *data),
+    };
+    for (at, edge) in edges.iter().enumerate() {
+        if let Err(why) = change(edge, adds) {
+            for edge in &edges[..at] {
+                let _ = change(edge, !adds);
             }
             return Err(why);
         }

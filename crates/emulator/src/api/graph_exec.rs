@@ -15,13 +15,7 @@ use divvy_abi::*;
 use std::sync::Arc;
 
 entry! {
-    fn cuGraphInstantiate(
-        exec: Out<CUgraphExec>, graph: Handle<CUgraph>, error_node: Out<CUgraphNode>, log: Out<c_char>, room: usize,
-    ) {
-        with_log(&exec, graph.0, &error_node, &log, room)
-    }
-
-    fn cuGraphInstantiate_v2(
+    fn cuGraphInstantiate | cuGraphInstantiate_v2(
         exec: Out<CUgraphExec>, graph: Handle<CUgraph>, error_node: Out<CUgraphNode>, log: Out<c_char>, room: usize,
     ) {
         with_log(&exec, graph.0, &error_node, &log, room)

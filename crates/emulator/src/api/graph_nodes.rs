@@ -107,14 +107,7 @@ entry! {
         any(&node, graph.0, &before(&nodes, None, count)?, &params)
     }
 
-    fn cuGraphAddNode_v2(
-        node: Out<CUgraphNode>, graph: Handle<CUgraph>, nodes: In<CUgraphNode>, data: In<CUgraphEdgeData>, count: usize,
-        params: InMut<CUgraphNodeParams>,
-    ) {
-        any(&node, graph.0, &before(&nodes, Some(&data), count)?, &params)
-    }
-
-    fn cuGraphAddNode_v3(
+    fn cuGraphAddNode_v2 | cuGraphAddNode_v3(
         node: Out<CUgraphNode>, graph: Handle<CUgraph>, nodes: In<CUgraphNode>, data: In<CUgraphEdgeData>, count: usize,
         params: InMut<CUgraphNodeParams>,
     ) {

@@ -301,11 +301,7 @@ entry! {
         params.set(look(node.0, |node| write(&node.work))?)
     }
 
-    fn cuGraphNodeSetParams(node: Handle<CUgraphNode>, params: InMut<CUgraphNodeParams>) {
-        set(node.0, params.read().get()?.work()?)
-    }
-
-    fn cuGraphNodeSetParams_v2(node: Handle<CUgraphNode>, params: InMut<CUgraphNodeParams>) {
+    fn cuGraphNodeSetParams | cuGraphNodeSetParams_v2(node: Handle<CUgraphNode>, params: InMut<CUgraphNodeParams>) {
         set(node.0, params.read().get()?.work()?)
     }
 

@@ -44,11 +44,7 @@ entry! {
             .ok_or(CUDA_ERROR_INVALID_VALUE)
     }
 
-    fn cuMemHostRegister(pointer: Handle<*mut c_void>, bytes: usize, flags: u32) {
-        register(pointer.0, bytes, flags)
-    }
-
-    fn cuMemHostRegister_v2(pointer: Handle<*mut c_void>, bytes: usize, flags: u32) {
+    fn cuMemHostRegister | cuMemHostRegister_v2(pointer: Handle<*mut c_void>, bytes: usize, flags: u32) {
         register(pointer.0, bytes, flags)
     }
 

@@ -39,11 +39,7 @@ entry! {
         Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 
-    fn cuProfilerStart() {
-        driver::driver().map(drop)
-    }
-
-    fn cuProfilerStop() {
+    fn cuProfilerStart | cuProfilerStop() {
         driver::driver().map(drop)
     }
 }

@@ -32,11 +32,7 @@ entry! {
         handle.set(CUipcMemHandle { reserved: key.to_bytes().map(|byte| byte as c_char) })
     }
 
-    fn cuIpcOpenMemHandle_v2(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
-        open(&pointer, &handle, flags)
-    }
-
-    fn cuIpcOpenMemHandle(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
+    fn cuIpcOpenMemHandle_v2 | cuIpcOpenMemHandle(pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: u32) {
         open(&pointer, &handle, flags)
     }
 

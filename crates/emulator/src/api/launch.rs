@@ -12,9 +12,10 @@ use crate::launch::{self, Geometry};
 use crate::params;
 use divvy_abi::*;
 
-/// cuLaunchKernel in one variant.
+/// cuLaunchKernel and cuLaunchCooperativeKernel, whose blocks can wait for one another, in one variant each. The
+/// parameter list in parentheses is what C passes behind the kernel's parameters.
 macro_rules! launch_kernel {
-    ($($name:ident $per_thread:literal)*) => {$(
+    ($($name:ident $per_thread:literal $cooperative:literal ($($extra:ident)?))*) => {$(
         /// Launches a kernel.
         ///
         /// # Safety
@@ -31,15 +32,17 @@ macro_rules! launch_kernel {
             shared_bytes: u32,
             stream: CUstream,
             params: *mut *mut c_void,
-            extra: *mut *mut c_void,
+            $($extra: *mut *mut c_void,)?
         ) -> CUresult {
             let geometry = Geometry {
                 grid: [grid_x, grid_y, grid_z],
                 block: [block_x, block_y, block_z],
                 shared_bytes,
-                cooperative: false,
+                cooperative: $cooperative,
             };
             let stream = stream_name(stream, $per_thread);
+            let extras: &[*mut *mut c_void] = &[$($extra)?];
+            let extra = extras.first().copied().unwrap_or(std::ptr::null_mut());
             super::answer(|| {
                 // SAFETY: the program vouches for its parameter lists.
                 unsafe { start(function as u64, geometry, stream, params, extra) }
@@ -48,44 +51,12 @@ macro_rules! launch_kernel {
     )*};
 }
 
-launch_kernel! { cuLaunchKernel false cuLaunchKernel_ptsz true }
-
-/// cuLaunchCooperativeKernel in one variant.
-macro_rules! launch_cooperative {
-    ($($name:ident $per_thread:literal)*) => {$(
-        /// Launches a kernel whose blocks can wait for one another.
-        ///
-        /// # Safety
-        /// As CUDA says: the parameter list describes the kernel's parameters.
-        #[allow(non_snake_case, clippy::too_many_arguments)]
-        pub unsafe extern "C-unwind" fn $name(
-            function: CUfunction,
-            grid_x: u32,
-            grid_y: u32,
-            grid_z: u32,
-            block_x: u32,
-            block_y: u32,
-            block_z: u32,
-            shared_bytes: u32,
-            stream: CUstream,
-            params: *mut *mut c_void,
-        ) -> CUresult {
-            let geometry = Geometry {
-                grid: [grid_x, grid_y, grid_z],
-                block: [block_x, block_y, block_z],
-                shared_bytes,
-                cooperative: true,
-            };
-            let stream = stream_name(stream, $per_thread);
-            super::answer(|| {
-                // SAFETY: the program vouches for its parameter list.
-                unsafe { start(function as u64, geometry, stream, params, std::ptr::null_mut()) }
-            })
-        }
-    )*};
+launch_kernel! {
+    cuLaunchKernel false false (extra)
+    cuLaunchKernel_ptsz true false (extra)
+    cuLaunchCooperativeKernel false true ()
+    cuLaunchCooperativeKernel_ptsz true true ()
 }
-
-launch_cooperative! { cuLaunchCooperativeKernel false cuLaunchCooperativeKernel_ptsz true }
 
 entry! {
     fn cuLaunchKernelEx(

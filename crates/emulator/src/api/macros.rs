@@ -2,15 +2,15 @@
 
 /// Defines entry points, of which a body may use `?` and ends in a `Result`:
 ///
-/// * `fn cuName(a: Type, …) { … }`
+/// * `fn cuName(a: Type, …) { … }`; `fn cuName | cuName_v2(a: Type, …) { … }` where versions of a function do the same;
 /// * `fn cuName | cuName_ptsz(a: Type, … ; stream) { … }`: the stream is C's last parameter, and the body sees it
 ///   by name, with the default stream of each variant in place of 0;
 /// * `fn cuName | cuName_ptsz(stream ; a: Type, …) { … }`: it is C's first parameter;
 /// * `fn cuName | cuName_ptds(a: Type, … => stream) { … }`: it is the variant's default stream, not passed by C.
 macro_rules! entry {
     () => {};
-    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
-        entry! { @define $name () ($($argument: $type),*) () () $body }
+    (fn $($name:ident)|+($($argument:ident: $type:ty),* $(,)?) $body:block $($rest:tt)*) => {
+        entry! { @each ($($name)+) ($($argument: $type),*) $body }
         entry! { $($rest)* }
     };
     (fn $legacy:ident | $own:ident($($argument:ident: $type:ty),* ; $stream:ident) $body:block $($rest:tt)*) => {
@@ -39,6 +39,11 @@ macro_rules! entry {
             let $stream = $crate::api::args::default_stream(true);
         ) $body }
         entry! { $($rest)* }
+    };
+    (@each () $arguments:tt $body:block) => {};
+    (@each ($name:ident $($more:ident)*) $arguments:tt $body:block) => {
+        entry! { @define $name () $arguments () () $body }
+        entry! { @each ($($more)*) $arguments $body }
     };
     (@define $name:ident ($($first:ident)?) ($($argument:ident: $type:ty),*) ($($last:ident)?) ($($before:tt)*)
      $body:block) => {

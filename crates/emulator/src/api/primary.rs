@@ -15,27 +15,15 @@ entry! {
         context.set(retained.handle as CUcontext)
     }
 
-    fn cuDevicePrimaryCtxRelease(device: CUdevice) {
+    fn cuDevicePrimaryCtxRelease | cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
         release(device, false)
     }
 
-    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) {
-        release(device, false)
-    }
-
-    fn cuDevicePrimaryCtxReset(device: CUdevice) {
+    fn cuDevicePrimaryCtxReset | cuDevicePrimaryCtxReset_v2(device: CUdevice) {
         release(device, true)
     }
 
-    fn cuDevicePrimaryCtxReset_v2(device: CUdevice) {
-        release(device, true)
-    }
-
-    fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) {
-        set_flags(device, flags)
-    }
-
-    fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
+    fn cuDevicePrimaryCtxSetFlags | cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) {
         set_flags(device, flags)
     }
 

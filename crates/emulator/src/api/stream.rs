@@ -24,11 +24,7 @@ entry! {
         create(&stream, flags, priority)
     }
 
-    fn cuStreamDestroy(stream: Handle<CUstream>) {
-        destroy(stream.0)
-    }
-
-    fn cuStreamDestroy_v2(stream: Handle<CUstream>) {
+    fn cuStreamDestroy | cuStreamDestroy_v2(stream: Handle<CUstream>) {
         destroy(stream.0)
     }
 

@@ -1,9 +1,8 @@
 //! How MIG instances are offered to schedulers: not at all, as whole GPUs, or each by its profile.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, Fault, words};
 
 use super::compute::part_name;
 use super::driver::MigDevice;
@@ -20,18 +19,7 @@ pub enum Strategy {
     Mixed,
 }
 
-impl FromStr for Strategy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "none" => Ok(Self::None),
-            "single" => Ok(Self::Single),
-            "mixed" => Ok(Self::Mixed),
-            _ => Err(format!("`{text}` is no strategy; choose none, single or mixed")),
-        }
-    }
-}
+words! { Strategy, "strategy": None "none", Single "single", Mixed "mixed" }
 
 /// Resources that a machine with these devices offers, and how many of each.
 ///

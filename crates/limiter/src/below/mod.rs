@@ -7,81 +7,20 @@ mod absent;
 pub(crate) mod ask;
 pub(crate) mod find;
 pub(crate) mod library;
+pub(crate) mod slots;
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use divvy_abi::{Symbol, Table};
 
-macro_rules! slots {
+macro_rules! rows {
     ([] $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*) => {
-        /// The target address of each symbol.
-        #[repr(C)]
-        #[allow(non_snake_case)]
-        struct Slots {
-            $($name: AtomicPtr<c_void>,)*
-        }
-
-        static SLOTS: Slots = Slots {
-            $($name: AtomicPtr::new(first_call::$name as *const c_void as *mut c_void),)*
-        };
-
-        #[allow(non_snake_case)]
-        mod first_call {
-            $(
-                #[cold]
-                pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
-                    let address = super::resolve(divvy_abi::Symbol::$name);
-                    // SAFETY: the address belongs to a driver's function of this name, whose type is the table's.
-                    let function = unsafe {
-                        core::mem::transmute::<
-                            *const core::ffi::c_void,
-                            unsafe extern "C-unwind" fn($($of),*) -> divvy_abi::CUresult,
-                        >(address)
-                    };
-                    // SAFETY: the arguments are handed on as they came.
-                    unsafe { function($($parameter),*) }
-                }
-            )*
-        }
-
-        /// Calls into the driver below.
-        #[allow(non_snake_case)]
-        pub(crate) mod forward {
-            $(
-                #[inline]
-                pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> divvy_abi::CUresult {
-                    let address = super::SLOTS.$name.load(core::sync::atomic::Ordering::Relaxed).cast_const();
-                    // SAFETY: a slot holds its first-call stub, or the function of this name from the driver below or a
-                    // stand-in. All have this type.
-                    let function = unsafe {
-                        core::mem::transmute::<
-                            *const core::ffi::c_void,
-                            unsafe extern "C-unwind" fn($($of),*) -> divvy_abi::CUresult,
-                        >(address)
-                    };
-                    // SAFETY: the arguments are handed on as they came.
-                    unsafe { function($($parameter),*) }
-                }
-            )*
-        }
-
-        /// Every symbol passed through.
-        pub(crate) const FORWARD: Table = Table { $($name: forward::$name,)* };
+        slots::slots! { $($name ($($parameter: $of),*) -> divvy_abi::CUresult;)* }
     };
 }
 
-divvy_abi::driver_functions! { [slots] }
-
-const _: () = assert!(size_of::<Slots>() == size_of::<Table>());
-
-impl Slots {
-    fn of(&self, symbol: Symbol) -> &AtomicPtr<c_void> {
-        let first = core::ptr::from_ref(self).cast::<AtomicPtr<c_void>>();
-        // SAFETY: the slots are one pointer for each symbol, in the order of the symbols' numbers.
-        unsafe { &*first.add(symbol.index()) }
-    }
-}
+divvy_abi::driver_functions! { [rows] }
 
 /// Which slots have an address: the library's, or a replacement.
 static FOUND: [AtomicBool; Symbol::COUNT] = [const { AtomicBool::new(false) }; Symbol::COUNT];

@@ -4,11 +4,12 @@
 //! done, and leaves the symbol's address for the next call.
 
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::Ordering;
 
 use divvy_abi::nvml::*;
 
 use crate::below::library::{Driver, Loader};
+use crate::below::slots::slots;
 use crate::environment;
 
 static NVML: Loader = Loader::new(
@@ -31,18 +32,9 @@ impl Absent for *const c_char {
     const ABSENT: Self = c"Unknown Error".as_ptr();
 }
 
-macro_rules! slots {
+macro_rules! rows {
     ([] $($name:ident ($($parameter:ident: $of:ty),*) -> $result:ty;)*) => {
-        /// The target address of each symbol.
-        #[repr(C)]
-        #[allow(non_snake_case)]
-        struct Slots {
-            $($name: AtomicPtr<c_void>,)*
-        }
-
-        static SLOTS: Slots = Slots {
-            $($name: AtomicPtr::new(first_call::$name as *const c_void as *mut c_void),)*
-        };
+        slots! { $($name ($($parameter: $of),*) -> $result;)* }
 
         const FIRST_CALLS: Table = Table { $($name: first_call::$name,)* };
 
@@ -57,55 +49,10 @@ macro_rules! slots {
                 }
             )*
         }
-
-        #[allow(non_snake_case)]
-        mod first_call {
-            use super::*;
-            $(
-                #[cold]
-                pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
-                    let address = resolve(Symbol::$name);
-                    // SAFETY: the address belongs to an NVML's function of this name, whose type is the table's.
-                    let function = unsafe {
-                        core::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn($($of),*) -> $result>(
-                            address,
-                        )
-                    };
-                    // SAFETY: the arguments are handed on as they came.
-                    unsafe { function($($parameter),*) }
-                }
-            )*
-        }
-
-        /// Calls into the NVML below.
-        #[allow(non_snake_case)]
-        pub(crate) mod forward {
-            use super::*;
-            $(
-                #[inline]
-                pub unsafe extern "C-unwind" fn $name($($parameter: $of),*) -> $result {
-                    let address = SLOTS.$name.load(Ordering::Relaxed).cast_const();
-                    // SAFETY: a slot holds its first-call stub, or the function of this name from the library below or
-                    // a stand-in. All have this type.
-                    let function = unsafe {
-                        core::mem::transmute::<*const c_void, unsafe extern "C-unwind" fn($($of),*) -> $result>(
-                            address,
-                        )
-                    };
-                    // SAFETY: the arguments are handed on as they came.
-                    unsafe { function($($parameter),*) }
-                }
-            )*
-        }
-
-        /// Every symbol passed through.
-        pub(crate) const FORWARD: Table = Table { $($name: forward::$name,)* };
     };
 }
 
-divvy_abi::nvml_functions! { [slots] }
-
-const _: () = assert!(size_of::<Slots>() == size_of::<Table>());
+divvy_abi::nvml_functions! { [rows] }
 
 /// The NVML of a machine that has none.
 const ABSENT: Table = Table {
@@ -126,14 +73,6 @@ unsafe extern "C-unwind" fn not_found_with_flags(_flags: u32) -> nvmlReturn_t {
 
 unsafe extern "C-unwind" fn error_string(result: nvmlReturn_t) -> *const c_char {
     result.description().as_ptr()
-}
-
-impl Slots {
-    fn of(&self, symbol: Symbol) -> &AtomicPtr<c_void> {
-        let first = core::ptr::from_ref(self).cast::<AtomicPtr<c_void>>();
-        // SAFETY: the slots are one pointer for each symbol, in the order of the symbols' numbers.
-        unsafe { &*first.add(symbol.index()) }
-    }
 }
 
 /// The address to call for a symbol. It is remembered for the next call, unless this very thread is just opening the

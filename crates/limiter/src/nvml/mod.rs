@@ -23,35 +23,17 @@ use divvy_abi::nvml::Table;
 use below::FORWARD;
 
 /// The limiter as an NVML.
-pub const TABLE: Table = Table {
-    nvmlInit: devices::nvmlInit,
-    nvmlInit_v2: devices::nvmlInit_v2,
-    nvmlInitWithFlags: devices::nvmlInitWithFlags,
-    nvmlDeviceGetCount: devices::nvmlDeviceGetCount,
-    nvmlDeviceGetCount_v2: devices::nvmlDeviceGetCount_v2,
-    nvmlDeviceGetHandleByIndex: devices::nvmlDeviceGetHandleByIndex,
-    nvmlDeviceGetHandleByIndex_v2: devices::nvmlDeviceGetHandleByIndex_v2,
-    nvmlDeviceGetHandleByPciBusId: devices::nvmlDeviceGetHandleByPciBusId,
-    nvmlDeviceGetHandleByPciBusId_v2: devices::nvmlDeviceGetHandleByPciBusId_v2,
-    nvmlDeviceGetHandleBySerial: devices::nvmlDeviceGetHandleBySerial,
-    nvmlDeviceGetHandleByUUID: devices::nvmlDeviceGetHandleByUUID,
-    nvmlDeviceGetHandleByUUIDV: devices::nvmlDeviceGetHandleByUUIDV,
-    nvmlDeviceGetIndex: devices::nvmlDeviceGetIndex,
-    nvmlDeviceGetMemoryInfo: memory::nvmlDeviceGetMemoryInfo,
-    nvmlDeviceGetMemoryInfo_v2: memory::nvmlDeviceGetMemoryInfo_v2,
-    nvmlDeviceGetBAR1MemoryInfo: memory::nvmlDeviceGetBAR1MemoryInfo,
-    nvmlDeviceGetUtilizationRates: utilization::nvmlDeviceGetUtilizationRates,
-    nvmlDeviceGetProcessUtilization: utilization::nvmlDeviceGetProcessUtilization,
-    nvmlDeviceGetProcessesUtilizationInfo: utilization::nvmlDeviceGetProcessesUtilizationInfo,
-    nvmlDeviceGetComputeRunningProcesses: processes::nvmlDeviceGetComputeRunningProcesses,
-    nvmlDeviceGetComputeRunningProcesses_v2: processes::nvmlDeviceGetComputeRunningProcesses_v2,
-    nvmlDeviceGetComputeRunningProcesses_v3: processes::nvmlDeviceGetComputeRunningProcesses_v3,
-    nvmlDeviceGetGraphicsRunningProcesses: processes::nvmlDeviceGetGraphicsRunningProcesses,
-    nvmlDeviceGetGraphicsRunningProcesses_v2: processes::nvmlDeviceGetGraphicsRunningProcesses_v2,
-    nvmlDeviceGetGraphicsRunningProcesses_v3: processes::nvmlDeviceGetGraphicsRunningProcesses_v3,
-    nvmlDeviceGetMPSComputeRunningProcesses: processes::nvmlDeviceGetMPSComputeRunningProcesses,
-    nvmlDeviceGetMPSComputeRunningProcesses_v2: processes::nvmlDeviceGetMPSComputeRunningProcesses_v2,
-    nvmlDeviceGetMPSComputeRunningProcesses_v3: processes::nvmlDeviceGetMPSComputeRunningProcesses_v3,
-    nvmlDeviceGetRunningProcessDetailList: processes::nvmlDeviceGetRunningProcessDetailList,
-    ..FORWARD
-};
+pub const TABLE: Table = divvy_abi::implemented! { Table over FORWARD {
+    devices: nvmlInit nvmlInit_v2 nvmlInitWithFlags nvmlDeviceGetCount nvmlDeviceGetCount_v2
+        nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByPciBusId
+        nvmlDeviceGetHandleByPciBusId_v2 nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByUUID
+        nvmlDeviceGetHandleByUUIDV nvmlDeviceGetIndex;
+    memory: nvmlDeviceGetMemoryInfo nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetBAR1MemoryInfo;
+    utilization: nvmlDeviceGetUtilizationRates nvmlDeviceGetProcessUtilization
+        nvmlDeviceGetProcessesUtilizationInfo;
+    processes: nvmlDeviceGetComputeRunningProcesses nvmlDeviceGetComputeRunningProcesses_v2
+        nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetGraphicsRunningProcesses
+        nvmlDeviceGetGraphicsRunningProcesses_v2 nvmlDeviceGetGraphicsRunningProcesses_v3
+        nvmlDeviceGetMPSComputeRunningProcesses nvmlDeviceGetMPSComputeRunningProcesses_v2
+        nvmlDeviceGetMPSComputeRunningProcesses_v3 nvmlDeviceGetRunningProcessDetailList;
+} };

@@ -14,7 +14,7 @@ fn share_of(parts: u16) -> ComputeTerms {
 
 fn with(record: SliceRecord, terms: ComputeTerms) -> SliceRecord {
     let mut record = record;
-    record.set_compute_terms(terms);
+    record.terms.compute = terms;
     record
 }
 
@@ -56,15 +56,15 @@ fn a_cap_is_the_outermost_slices() {
 #[test]
 fn a_slice_without_leases_has_no_terms() {
     let free = SliceRecord {
-        isolation: Isolation::Env,
+        terms: unlimited(),
         ..record("free", None, &[("GPU-0", 1)])
     };
     let whole = SliceRecord {
-        whole: true,
+        terms: whole(),
         ..record("whole", None, &[("GPU-0", 80)])
     };
     let turns = SliceRecord {
-        share_mode: Mode::Timeslice,
+        terms: sharing(Mode::Timeslice),
         ..record("turns", None, &[("GPU-0", 1)])
     };
     let slices = [free, whole, turns, record("plain", None, &[("GPU-0", 1)])];
@@ -124,7 +124,7 @@ fn what_is_inside_takes_over_cap_and_may_take_over_class() {
         .expect("as the outer one");
     assert_eq!((got.cap, got.class), (Cap::Hard, Class::Latency));
     let turns = SliceRecord {
-        share_mode: Mode::Mps,
+        terms: sharing(Mode::Mps),
         ..record("outer", None, &[("GPU-0", 40)])
     };
     let family = Family::of(std::slice::from_ref(&turns));

@@ -35,7 +35,7 @@ fn mig_device(mode: Option<bool>, instances: &[u32]) -> MigDevice {
 #[test]
 fn an_instance_is_made_only_where_one_is_lacking() {
     let mig = SliceRequest {
-        share_mode: Mode::Mig,
+        terms: sharing(Mode::Mig),
         ..SliceRequest::default()
     };
     assert!(may_help(&mig, Code::NoMig) && may_help(&mig, Code::OtherMode));
@@ -45,11 +45,8 @@ fn an_instance_is_made_only_where_one_is_lacking() {
 
 #[test]
 fn the_least_of_an_instance_is_what_was_asked_for() {
-    let some = SliceRequest {
-        memory: Some(MemoryAmount::Bytes(gib(7))),
-        compute: Some(Compute(2500)),
-        ..SliceRequest::default()
-    };
+    let mut some = request(7);
+    some.terms.compute.share = Some(Compute(2500));
     let expected = Least {
         memory_bytes: 7 << 30,
         compute: 2500,

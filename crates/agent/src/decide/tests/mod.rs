@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use divvy_host::Inventory;
 use divvy_model::{
     Bytes, ComputeTerms, DeviceKind, DeviceRecord, DeviceShare, Fault, Hardware, Isolation, MemoryAmount,
-    SliceRecord, SliceRequest,
+    Mode, Shares, SliceRecord, SliceRequest, SliceTerms,
 };
 
 use crate::decide::admission::Hold;
@@ -135,29 +135,46 @@ fn request(memory: u64) -> SliceRequest {
 
 /// A record of user [`ALICE`] with so much of each device, inside `parent` where one is named.
 fn record(id: &str, parent: Option<&str>, devices: &[(&str, u64)]) -> SliceRecord {
-    let mut record = SliceRecord {
+    let share = |(uuid, memory): &(&str, u64)| share(uuid, gib(*memory), Bytes(0));
+    SliceRecord {
         id: id.to_owned(),
         name: id.to_owned(),
         uid: ALICE,
-        isolation: Isolation::Cooperative,
         parent_id: parent.map(str::to_owned),
+        shares: Shares::of(devices.iter().map(share)).unwrap_or_default(),
         ..SliceRecord::default()
-    };
-    let share = |(uuid, memory): &(&str, u64)| share(uuid, gib(*memory), Bytes(0));
-    record.set_shares(devices.iter().map(share).collect());
-    record
+    }
+}
+
+/// The terms of a slice without limits.
+fn unlimited() -> SliceTerms {
+    SliceTerms {
+        isolation: Isolation::Env,
+        ..SliceTerms::default()
+    }
+}
+
+/// The terms of a slice that is a whole device.
+fn whole() -> SliceTerms {
+    SliceTerms {
+        whole: true,
+        ..SliceTerms::default()
+    }
+}
+
+/// The terms of a slice that shares its device in this way.
+fn sharing(mode: Mode) -> SliceTerms {
+    let mut terms = SliceTerms::default();
+    terms.sharing.mode = mode;
+    terms
 }
 
 fn share(uuid: &str, limit: Bytes, lent: Bytes) -> DeviceShare {
     DeviceShare {
         device_uuid: uuid.to_owned(),
         memory_limit_bytes: limit,
-        memory_used_bytes: Bytes(0),
-        context_bytes: Bytes(0),
-        memory_overhead_bytes: Bytes(0),
         memory_lent_bytes: lent,
-        spill_limit_bytes: Bytes(0),
-        memory_spilled_bytes: Bytes(0),
+        ..DeviceShare::default()
     }
 }
 
@@ -211,7 +228,7 @@ impl Played {
         let question = Question {
             rules: rules(settings),
             request,
-            isolation: request.isolation,
+            isolation: request.terms.isolation,
             ahead,
         };
         let tenants = self.tenants.clone();

@@ -132,28 +132,45 @@ fn what_does_not_go_together_is_refused_whatever_the_device() {
     };
     let bad = Err(Code::BadCompute);
     assert_eq!(refused(&|_| {}), Ok(()));
-    assert_eq!(refused(&|one| one.replicas = Some(2)), bad, "of turns only");
-    assert_eq!(refused(&|one| one.time_slice = Some(TimeSlice::Long)), bad);
+    assert_eq!(
+        refused(&|one| one.terms.sharing.replicas = Some(2)),
+        bad,
+        "of turns only"
+    );
+    assert_eq!(
+        refused(&|one| one.terms.sharing.time_slice = Some(TimeSlice::Long)),
+        bad
+    );
     let mode = |mode: Mode, change: &dyn Fn(&mut SliceRequest)| {
         refused(&|one| {
-            one.share_mode = mode;
+            one.terms.sharing.mode = mode;
             change(one);
         })
     };
-    assert_eq!(mode(Mode::Timeslice, &|one| one.replicas = Some(2)), Ok(()));
-    assert_eq!(mode(Mode::Timeslice, &|one| one.replicas = Some(0)), bad);
-    assert_eq!(mode(Mode::Timeslice, &|one| one.compute = Some(Compute(1))), bad);
-    assert_eq!(mode(Mode::Mps, &|one| one.whole = true), bad);
     assert_eq!(
-        mode(Mode::Mps, &|one| one.isolation = Isolation::Env),
+        mode(Mode::Timeslice, &|one| one.terms.sharing.replicas = Some(2)),
+        Ok(())
+    );
+    assert_eq!(
+        mode(Mode::Timeslice, &|one| one.terms.sharing.replicas = Some(0)),
+        bad
+    );
+    assert_eq!(
+        mode(Mode::Timeslice, &|one| one.terms.compute.share = Some(Compute(1))),
+        bad
+    );
+    assert_eq!(mode(Mode::Mps, &|one| one.terms.whole = true), bad);
+    assert_eq!(
+        mode(Mode::Mps, &|one| one.terms.isolation = Isolation::Env),
         Err(Code::NotEnforceable)
     );
     assert_eq!(
-        mode(Mode::Mps, &|one| one.compute_class = divvy_model::Class::Latency),
+        mode(Mode::Mps, &|one| one.terms.compute.class =
+            divvy_model::Class::Latency),
         bad
     );
-    assert_eq!(mode(Mode::Mps, &|one| one.compute_cap = Cap::Hard), Ok(()));
-    assert_eq!(mode(Mode::Mig, &|one| one.compute_cap = Cap::Hard), bad);
+    assert_eq!(mode(Mode::Mps, &|one| one.terms.compute.cap = Cap::Hard), Ok(()));
+    assert_eq!(mode(Mode::Mig, &|one| one.terms.compute.cap = Cap::Hard), bad);
     let two = |one: &mut SliceRequest| {
         one.select(vec![
             divvy_model::Selector::Index(0),
@@ -167,7 +184,7 @@ fn what_does_not_go_together_is_refused_whatever_the_device() {
 #[test]
 fn inside_a_slice_its_way_of_sharing_holds() {
     let parent = SliceRecord {
-        share_mode: Mode::Mps,
+        terms: super::sharing(Mode::Mps),
         ..record("outer", None, &[("GPU-0", 1)])
     };
     check_inside(&parent, Mode::Lease).expect("nothing is asked for");
@@ -188,10 +205,11 @@ fn parts_of_devices() {
 
 #[test]
 fn what_no_slice_needs_any_more_is_put_back() {
-    let shared = |id: &str, mode, time_slice, device: &str| SliceRecord {
-        share_mode: mode,
-        time_slice,
-        ..record(id, None, &[(device, 1)])
+    let shared = |id: &str, mode, time_slice, device: &str| {
+        let mut record = record(id, None, &[(device, 1)]);
+        record.terms.sharing.mode = mode;
+        record.terms.sharing.time_slice = time_slice;
+        record
     };
     let slices = [
         shared("a", Mode::Mps, None, "GPU-0"),

@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use divvy_model::{Code, Isolation, MemoryAmount, Selector, SliceRecord, SliceRequest};
+use divvy_model::{Code, MemoryAmount, Selector, SliceRecord, SliceRequest};
 
 use super::*;
 use crate::decide::family::Family;
@@ -36,7 +36,7 @@ fn slices() -> Vec<SliceRecord> {
             ..record("bobs", None, &[("GPU-0", 10)])
         },
         SliceRecord {
-            isolation: Isolation::Env,
+            terms: unlimited(),
             ..record("free", None, &[("GPU-0", 10)])
         },
         record("orphan", Some("gone"), &[("GPU-0", 1)]),
@@ -134,7 +134,7 @@ fn place(
 #[test]
 fn a_slice_inside_another_gets_what_is_free_there_and_never_more() {
     let mut record = record("outer", None, &[("GPU-0", 40)]);
-    record.set_shares(vec![share("GPU-0", gib(40), gib(10))]);
+    record.shares.first = share("GPU-0", gib(40), gib(10));
     let parent = Parent {
         record: &record,
         used: vec![gib(5)],
@@ -161,7 +161,7 @@ fn a_slice_inside_another_gets_what_is_free_there_and_never_more() {
     let refusal = place(&parent, &request(1), &[], &behind).expect_err("others wait");
     assert_eq!(refusal.code, Code::SliceFull);
     let whole = SliceRequest {
-        whole: true,
+        terms: whole(),
         ..request(1)
     };
     assert_eq!(
@@ -206,7 +206,7 @@ fn inside_a_slice_of_two_devices_the_first_with_room_is_taken() {
 #[test]
 fn growing_inside_a_slice_takes_the_difference() {
     let mut record = record("outer", None, &[("GPU-0", 40)]);
-    record.set_shares(vec![share("GPU-0", gib(40), gib(10))]);
+    record.shares.first = share("GPU-0", gib(40), gib(10));
     let parent = Parent {
         record: &record,
         used: vec![gib(5)],

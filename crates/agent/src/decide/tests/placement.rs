@@ -121,14 +121,17 @@ fn a_slice_without_limits_is_placed_without_a_look() {
     let settings = settings();
     let mut host = Played::with(vec![tenant("a", BOB, &[("GPU-0", 80)])]);
     let free = SliceRequest {
-        isolation: Isolation::Env,
+        terms: unlimited(),
         memory: None,
         ..SliceRequest::default()
     };
     host.place(&settings, &free, &Ahead::default(), vec![vec![gpu(0)]])
         .expect("it is promised nothing");
     assert!(host.looked.is_empty());
-    let whole = SliceRequest { whole: true, ..free };
+    let whole = SliceRequest {
+        terms: whole(),
+        ..SliceRequest::default()
+    };
     let refusal = host.place(&settings, &whole, &Ahead::default(), vec![vec![gpu(0)]]);
     assert_eq!(refusal.expect_err("one is there").code, Code::DeviceFull);
     host.tenants = Tenants::default();
@@ -154,9 +157,10 @@ fn a_users_quota_counts_what_the_user_has_and_nothing_else() {
     assert_eq!(place(&request(10)), Ok(1), "exactly all");
     assert_eq!(place(&request(11)), Err(Code::QuotaFull));
     assert_eq!(place(&request(41)), Err(Code::OverQuota), "no waiting helps");
-    let compute = |parts| SliceRequest {
-        compute: Some(Compute(parts)),
-        ..request(1)
+    let compute = |parts| {
+        let mut request = request(1);
+        request.terms.compute.share = Some(Compute(parts));
+        request
     };
     assert_eq!(place(&compute(5000)), Ok(1));
     assert_eq!(place(&compute(5001)), Err(Code::OverQuota));
@@ -195,7 +199,7 @@ fn those_before_in_the_queue_come_first() {
 fn equal_turns_give_equal_parts() {
     let settings = settings();
     let turns = |memory| SliceRequest {
-        share_mode: Mode::Timeslice,
+        terms: sharing(Mode::Timeslice),
         memory,
         ..SliceRequest::default()
     };
@@ -213,7 +217,7 @@ fn equal_turns_give_equal_parts() {
 fn one_slice_shares_all_its_devices_in_one_way() {
     let settings = settings();
     let request = SliceRequest {
-        share_mode: Mode::Timeslice,
+        terms: sharing(Mode::Timeslice),
         ..SliceRequest::default()
     };
     let question = Question {
@@ -348,11 +352,14 @@ fn the_smallest_instance_that_is_large_enough_comes_first() {
         instance(3, 0, gib(20), 32),
         instance(4, 9, gib(10), 16),
     ];
-    let mig = |memory: Option<u64>, compute: Option<u16>| SliceRequest {
-        share_mode: Mode::Mig,
-        memory: memory.map(|memory| MemoryAmount::Bytes(gib(memory))),
-        compute: compute.map(Compute),
-        ..SliceRequest::default()
+    let mig = |memory: Option<u64>, compute: Option<u16>| {
+        let mut request = SliceRequest {
+            memory: memory.map(|memory| MemoryAmount::Bytes(gib(memory))),
+            terms: sharing(Mode::Mig),
+            ..SliceRequest::default()
+        };
+        request.terms.compute.share = compute.map(Compute);
+        request
     };
     let found = |request: &SliceRequest, chosen: &[DeviceRecord]| {
         let found = candidates(&inventory(&all), &asked(request, None, chosen));

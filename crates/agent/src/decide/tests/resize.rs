@@ -116,7 +116,7 @@ fn a_slice_inside_another_is_resized_within_that() {
         tenants: &tenants,
     };
     let mut lending = outer.clone();
-    lending.set_shares(vec![share("GPU-0", gib(40), gib(10))]);
+    lending.shares.first = share("GPU-0", gib(40), gib(10));
     let parent = Parent {
         record: &lending,
         used: vec![gib(20)],
@@ -132,7 +132,7 @@ fn a_slice_inside_another_is_resized_within_that() {
 #[test]
 fn a_whole_device_has_one_size() {
     let whole = SliceRecord {
-        whole: true,
+        terms: whole(),
         ..record("a", None, &[("GPU-0", 80)])
     };
     assert_eq!(check_whole(&whole).expect_err("no other").code, Code::BadMemory);
@@ -160,7 +160,7 @@ fn a_live_slices_compute_changes_within_what_is_promised() {
     other.holds[0].1.compute = hard(5000);
     let tenants = Tenants(vec![own, other]);
     let mut slice = record("a", None, &[("GPU-0", 1)]);
-    slice.set_compute_terms(hard(3000));
+    slice.terms.compute = hard(3000);
     let change = |slice: &SliceRecord, inside: &[SliceRecord], to: ComputeTerms| {
         let family = Family::of(inside.iter().chain([slice]));
         compute_resized(&rules(&settings), 0, &all, &family, &tenants, slice, to).map_err(|fault| fault.code)
@@ -169,26 +169,20 @@ fn a_live_slices_compute_changes_within_what_is_promised() {
     assert_eq!(change(&slice, &[], hard(5001)), Err(Code::ComputeFull));
     assert_eq!(change(&slice, &[], terms(6001)), Err(Code::OverQuota));
     assert_eq!(change(&slice, &[], terms(0)), Err(Code::BadCompute));
-    let free = SliceRecord {
-        isolation: Isolation::Env,
-        ..slice.clone()
-    };
+    let mut free = slice.clone();
+    free.terms.isolation = Isolation::Env;
     assert_eq!(change(&free, &[], terms(1)), Err(Code::NotEnforceable));
     assert_eq!(change(&free, &[], hard(3000)), Ok(hard(3000)), "nothing changes");
-    let turns = SliceRecord {
-        share_mode: Mode::Mps,
-        ..slice.clone()
-    };
+    let mut turns = slice.clone();
+    turns.terms.sharing.mode = Mode::Mps;
     assert_eq!(change(&turns, &[], terms(1)), Err(Code::BadCompute));
     let heavy = ComputeTerms {
         weight: Some(Weight(101)),
         ..ComputeTerms::default()
     };
     assert_eq!(change(&slice, &[], heavy), Err(Code::NotAllowed));
-    let critical = SliceRecord {
-        compute_class: Class::Latency,
-        ..record("inner", Some("a"), &[("GPU-0", 1)])
-    };
+    let mut critical = record("inner", Some("a"), &[("GPU-0", 1)]);
+    critical.terms.compute.class = Class::Latency;
     assert_eq!(
         change(&slice, &[critical], terms(1)),
         Err(Code::BadCompute),

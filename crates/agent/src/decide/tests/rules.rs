@@ -63,7 +63,7 @@ fn a_share_says_what_may_lie_beyond_it_and_what_a_context_costs() {
     );
     assert_eq!(share.context_bytes, gib(1));
     ask.oversubscribe_percent = 100;
-    ask.whole = true;
+    ask.terms.whole = true;
     let share = share_of(&settings, &ask, &gpu(0), gib(80));
     assert_eq!(
         (share.spill_limit_bytes, share.context_bytes),

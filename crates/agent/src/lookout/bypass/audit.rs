@@ -85,7 +85,7 @@ impl Auditor {
         // The devices are read first: a process has its slot in a ledger before it is on a device.
         let holding = self.audit.holding(&self.state);
         let slices = self.lists.slices();
-        let unlimited = |slice: &&SliceRecord| slice.isolation == Isolation::Env || slice.whole;
+        let unlimited = |slice: &&SliceRecord| slice.terms.isolation == Isolation::Env || slice.terms.whole;
         let in_ledgers: HashSet<u32> = slices
             .iter()
             .flat_map(|slice| slice.processes.iter().map(|process| process.pid))
@@ -181,7 +181,7 @@ impl Auditor {
             unlimited,
         } in found
         {
-            let slice = slices.iter().find(|slice| slice.id == id && !slice.whole);
+            let slice = slices.iter().find(|slice| slice.id == id && !slice.terms.whole);
             let (Some(slice), Some(began)) = (slice, procs::start_ticks(pid)) else {
                 continue;
             };
@@ -261,12 +261,12 @@ impl Auditor {
             return;
         }
         let Who { pid, run, .. } = *process;
-        let strict = slice.policy == Policy::Strict;
+        let strict = slice.terms.policy == Policy::Strict;
         let first = rounds == sight.sure();
         if first {
             let bypass = sight.bypass();
             if self.journal.may_log(slice.uid) {
-                tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.policy, "a process passes the limiter");
+                tracing::warn!(slice = slice.name, pid, %bypass, policy = ?slice.terms.policy, "a process passes the limiter");
             }
             self.count(&slice.id, bypass);
             let fate = if strict { ": it is ended" } else { "" };
@@ -294,7 +294,7 @@ impl Auditor {
     /// which process holds it, so no process is ended: the slice has that much less space.
     fn count_unexplained(&self, slice: &SliceRecord) {
         self.count(&slice.id, Bypass::UnexplainedMemory);
-        let overhead = slice.shares().iter().fold(0, |sum: u64, share| {
+        let overhead = slice.shares.iter().fold(0, |sum: u64, share| {
             sum.saturating_add(share.memory_overhead_bytes.0)
         });
         let message = format!(

@@ -37,13 +37,13 @@ pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
 /// # Errors
 /// [`Code::NotEnforceable`] under a strict policy.
 pub fn judge(program: &std::ffi::OsStr, slice: &SliceRecord) -> Result<Option<Bypass>, Fault> {
-    if slice.isolation == Isolation::Env {
+    if slice.terms.isolation == Isolation::Env {
         return Ok(None);
     }
     let Some(file) = program::find(program) else {
         return Ok(None);
     };
-    match (program::bypass(&file), slice.policy) {
+    match (program::bypass(&file), slice.terms.policy) {
         (Some(bypass), Policy::Strict) => Err(refusal(&file, bypass)),
         (way, _) => Ok(way),
     }

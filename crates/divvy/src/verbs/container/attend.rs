@@ -67,7 +67,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let refused = started(args, engine)
         // The file may hold another container's id, and another user may have written it.
         .filter(|program| container_members(&context.peek(), &slice).contains(&program.pid))
-        .and_then(|program| judge(&program, slice.policy))
+        .and_then(|program| judge(&program, slice.terms.policy))
         .inspect(|refused| stop(refused, args, engine, context));
     // The agent is told before `divvy` returns, which waits for a container in the background. After that no process's
     // death takes the slice from it.

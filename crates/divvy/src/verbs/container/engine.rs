@@ -202,7 +202,7 @@ fn has_room(ours: &Ours, old: &SliceRecord, context: &Context) -> Result<(), Fau
     };
     let tried = make(&beside, ours.slice.as_deref(), &ours.cdi_directory, true, context);
     let fits_in_its_place = match ours.wanted.memory {
-        Some(MemoryAmount::Bytes(bytes)) => bytes <= old.memory_limit_bytes,
+        Some(MemoryAmount::Bytes(bytes)) => bytes <= old.shares.first.memory_limit_bytes,
         _ => false,
     };
     match tried {
@@ -220,7 +220,7 @@ fn is_slice_name(name: &str) -> bool {
 
 /// What cannot be kept to a slice is refused before one is made.
 fn check(line: &Line, ours: &Ours, context: &Context) -> Result<(), Fault> {
-    let strict = policy_or_setting(ours.wanted.policy, &context.config)? == Policy::Strict;
+    let strict = policy_or_setting(ours.wanted.terms.policy, &context.config)? == Policy::Strict;
     let devices_closed = rustix::process::geteuid().is_root();
     if let Some(way) = around(&line.seen, devices_closed) {
         if strict {
@@ -447,8 +447,8 @@ fn show(engine: Engine, made: &Made, words: &[OsString], context: &Context) -> R
     output::print(&format!(
         "slice        {}\nmemory       {}\ndevice       {}\nwould write  {}\nwould run    {}\n",
         slice.name,
-        slice.memory_limit_bytes,
-        slice.device_uuid,
+        slice.shares.first.memory_limit_bytes,
+        slice.shares.first.device_uuid,
         made.file.display(),
         quoted.join(" "),
     ))?;

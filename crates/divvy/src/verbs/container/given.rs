@@ -11,7 +11,7 @@ use super::cdi::{Wanted, for_one};
 use super::engine::end;
 use super::nri::notes::is_noted;
 use crate::context::Context;
-use crate::flags::compute;
+use crate::flags::{compute, terms};
 
 /// What is added to a container.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub fn give(
             attended,
             ..wanted(request)?
         };
-        if let Some(device) = wanted.device.iter().find(|device| is_made_up(device)) {
+        if let Some(device) = wanted.terms.device.iter().find(|device| is_made_up(device)) {
             may_emulate(device, context)?;
         }
         let (slice, edits) = for_one(&wanted, request.join.as_deref(), context)?;
@@ -127,7 +127,7 @@ fn not_admitted(slice: &SliceRecord, namespace: Option<&str>) -> Fault {
         )
         .hint(format!(
             "`divvy slice create {name} --memory {} --pods` lets them in; {again}",
-            slice.memory_limit_bytes
+            slice.shares.first.memory_limit_bytes
         )),
         (false, None) => Fault::new(
             Code::NotAllowed,
@@ -185,11 +185,14 @@ fn wanted(request: &mut Request) -> Result<Wanted, Fault> {
     request.amd = false;
     Ok(Wanted {
         memory: wanted.memory,
-        compute: compute::Flags {
-            compute: wanted.compute,
-            ..compute::Flags::default()
+        terms: terms::Flags {
+            compute: compute::Flags {
+                compute: wanted.compute,
+                ..compute::Flags::default()
+            },
+            device,
+            ..terms::Flags::default()
         },
-        device,
         capabilities: Some(request.capabilities.clone()),
         ..Wanted::default()
     })

@@ -300,7 +300,7 @@ fn devices(driver: &mut dyn MigDriver, agent: Option<Client>) -> Result<Vec<MigD
         None => Vec::new(),
     };
     for slice in &slices {
-        for share in slice.shares() {
+        for share in slice.shares.iter() {
             let tenant = Tenant {
                 pid: None,
                 name: slice.name.clone(),

@@ -96,14 +96,14 @@ impl Picture {
     pub fn of(devices: Vec<DeviceRecord>, slices: Vec<SliceRecord>, compute: Vec<ComputeRecord>) -> Self {
         let mut items = Vec::new();
         for slice in &slices {
-            for share in slice.shares() {
+            for share in slice.shares.iter() {
                 let mut records = compute.iter();
                 let record = records
                     .find(|record| record.slice_id == slice.id && record.device_uuid == share.device_uuid);
                 items.push(Item {
                     memory_used_bytes: share.memory_used_bytes,
                     memory_limit_bytes: share.memory_limit_bytes,
-                    device_uuid: share.device_uuid,
+                    device_uuid: share.device_uuid.clone(),
                     ..Item::of(slice, record)
                 });
             }
@@ -180,7 +180,7 @@ impl Item {
         Self {
             slice: slice.name.clone(),
             slice_id: slice.id.clone(),
-            share_mode: slice.share_mode,
+            share_mode: slice.terms.sharing.mode,
             share: share_words::part(slice),
             effective_ratio: record.map(|record| ratio(u32::from(record.effective.0))),
             used_1s_ratio: record.and_then(|record| record.used_1s).map(ratio),

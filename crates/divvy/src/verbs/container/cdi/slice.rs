@@ -10,15 +10,14 @@ use divvy_container::cdi::{self, Capabilities};
 use divvy_container::inject;
 use divvy_host::machine::Sysroot;
 use divvy_model::{
-    Code, DeviceKind, DeviceRecord, Fault, MemoryAmount, Policy, Selector, SliceRecord, SliceRequest, Vendor,
+    Code, DeviceKind, DeviceRecord, Fault, MemoryAmount, ModeTerms, SliceRecord, SliceRequest, Vendor,
 };
 use serde::Serialize;
 
 use super::directories::{capabilities, check_free};
 use crate::config::parse_duration;
 use crate::context::Context;
-use crate::flags::compute;
-use crate::flags::{OnOom, devices_or_setting, on_oom, or_setting, parse, policy, policy_or_setting, times};
+use crate::flags::{or_setting, parse, terms};
 use crate::output;
 use crate::report::remark;
 
@@ -55,22 +54,10 @@ pub struct Wanted {
     #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     pub memory: Option<MemoryAmount>,
     #[command(flatten)]
-    pub compute: compute::Flags,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]
-    #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
-    pub device: Vec<Selector>,
+    pub terms: terms::Flags,
     /// Its name [default: one is made up]
     #[arg(long)]
     pub name: Option<String>,
-    /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
-    pub policy: Option<Policy>,
-    /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
-    #[arg(long, value_name = "WHAT", value_parser = on_oom)]
-    pub on_oom: Option<OnOom>,
-    /// Let programs allocate beyond the slice's memory in managed memory that the host backs [default: 2x]
-    #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "2x", value_parser = times)]
-    pub oversubscribe: Option<u32>,
     /// The parts of NVIDIA's driver: compute, utility, video, graphics, display, ngx, all
     #[arg(long, value_name = "LIST", default_value = "utility,compute", value_parser = capabilities)]
     pub capabilities: Option<Capabilities>,
@@ -226,18 +213,12 @@ fn created(
     context: &Context,
 ) -> Result<(SliceRecord, Vec<DeviceRecord>), Fault> {
     let config = &context.config;
-    let mut request = SliceRequest {
-        name: wanted.name.clone(),
-        memory: or_setting(wanted.memory, config, "memory")?,
-        policy: policy_or_setting(wanted.policy, config)?,
-        on_oom_wait_ns: wanted.on_oom.map_or(0, |what| what.0),
-        oversubscribe_percent: wanted.oversubscribe.unwrap_or(100),
-        ..SliceRequest::default()
-    };
-    request.set_compute_terms(wanted.compute.terms(config, request.share_mode)?);
-    request.select(devices_or_setting(&wanted.device, config)?);
     let ask = CreateSlice {
-        request,
+        request: SliceRequest {
+            name: wanted.name.clone(),
+            memory: or_setting(wanted.memory, config, "memory")?,
+            ..wanted.terms.request(config, ModeTerms::default())?
+        },
         // Names are made of programs' names.
         command: vec!["container".into()],
         emulated: config.text("emulated").map(str::to_owned),
@@ -263,7 +244,7 @@ fn existing(client: &Client, which: &str) -> Result<(SliceRecord, Vec<DeviceReco
     slice.require_lasting("`divvy slice create` makes slices that containers can join")?;
     let devices = client.devices()?.body.items;
     let found: Option<Vec<DeviceRecord>> = slice
-        .shares()
+        .shares
         .iter()
         .map(|share| {
             let device = devices.iter().find(|device| device.uuid == share.device_uuid);
