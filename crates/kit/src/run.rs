@@ -17,6 +17,7 @@ use crate::folder::{Ending, Folder, Outcome};
 use crate::full;
 use crate::kit::ended_with;
 use crate::kit::{Kit, OWN_WORDS, ROOM, last_words};
+use crate::machine::Machine;
 use crate::part::{PARTS, Part};
 use crate::place::{Place, clear_stale};
 use crate::processes::{end_descendants, end_tree};
@@ -50,7 +51,7 @@ const TRY: Duration = Duration::from_secs(60);
 /// Runs them. `tell` is told of each part as it begins and as it ends. After one of `signals` no other part is begun.
 ///
 /// # Errors
-/// The system's reason why no results can be kept, or that another run is at work there.
+/// The system's reason why no results can be kept, that another run is at work there, or that they are of another machine.
 pub fn run(
     results: &Folder,
     options: &Options,
@@ -65,6 +66,7 @@ pub fn run(
         device: card::one(options.device.as_deref()),
         ..options.clone()
     };
+    results.belong_to(&Machine::here(options.device.as_deref()))?;
     let begin = Instant::now();
     for part in chosen(results, options) {
         if signals.told().is_some() {
