@@ -103,7 +103,7 @@ pub fn main(words: Words) -> ExitCode {
         } => {
             let options = Options {
                 parts: part,
-                budget: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
+                budget: minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
                 limit: limit.map(Duration::from_secs),
                 device,
                 is_short: false,
