@@ -322,9 +322,9 @@ pub(crate) fn wait_if_ended() {
     }
 }
 
-/// In a part: when the runner ends, however it does, the part ends with all that it started. Its standard input is a pipe that
-/// the runner alone holds open.
-pub(crate) fn follow_runner() {
+/// In a part: when the runner ends, however it does, the part ends with all that it started, and does `last`. Its standard
+/// input is a pipe that the runner alone holds open.
+pub(crate) fn follow_runner(last: impl FnOnce() + Send + 'static) {
     // What loses its parent stays below this part.
     let _older_kernel = set_child_subreaper(Some(rustix::process::getpid()));
     std::thread::spawn(|| {
@@ -335,6 +335,7 @@ pub(crate) fn follow_runner() {
         // The part may just have started another program: it starts no more once it has something to write down.
         sleep(Duration::from_millis(300));
         end_descendants();
+        last();
         crate::place::remove_own();
         std::process::exit(i32::from(CUT));
     });
