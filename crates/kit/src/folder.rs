@@ -91,11 +91,15 @@ impl Folder {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         // A user that can rename it could put another one in its place.
-        let nobody = unmapped_owner();
+        let unmapped = unmapped_owner();
         for above in folder.path.ancestors().skip(1) {
             let meta = fs::metadata(above)?;
             // In a user namespace, as of Apptainer, this is how root's own folders look.
-            let owner = if Some(meta.uid()) == nobody { 0 } else { meta.uid() };
+            let owner = if Some(meta.uid()) == unmapped {
+                0
+            } else {
+                meta.uid()
+            };
             if let Some(why) = unsafe_above(
                 (owner, meta.gid(), meta.mode()),
                 (geteuid().as_raw(), getegid().as_raw()),
