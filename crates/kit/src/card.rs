@@ -10,7 +10,7 @@ pub(crate) fn one(device: Option<&str>) -> Option<String> {
     let named = device.or(first.filter(|name| !name.trim().is_empty()));
     let found = match Which::of(named.map(str::trim)) {
         Which::Index(index) => uuid(index),
-        Which::Itself => named.map(str::to_owned),
+        Which::Itself => named.map(|name| whole(name).unwrap_or_else(|| name.to_owned())),
     };
     found.or(device.map(str::to_owned))
 }
@@ -38,9 +38,33 @@ fn uuid(index: u32) -> Option<String> {
     nvml.device(index).ok().map(|facts| facts.uuid)
 }
 
+/// The UUID that begins so: CUDA takes the first characters of one for all of it.
+fn whole(name: &str) -> Option<String> {
+    if !name.starts_with("GPU-") {
+        return None;
+    }
+    let nvml = Client::open(c"libnvidia-ml.so.1").ok()?;
+    let uuids = (0..nvml.device_count().ok()?).filter_map(|index| Some(nvml.device(index).ok()?.uuid));
+    only(uuids.filter(|uuid| uuid.starts_with(name)))
+}
+
+/// The one of these, if there is no other.
+fn only(mut all: impl Iterator<Item = String>) -> Option<String> {
+    let first = all.next()?;
+    all.next().is_none().then_some(first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_beginning_of_several_names_none() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(only(names(&["GPU-1"]).into_iter()).as_deref(), Some("GPU-1"));
+        assert_eq!(only(names(&["GPU-1", "GPU-12"]).into_iter()), None);
+        assert_eq!(only(names(&[]).into_iter()), None);
+    }
 
     #[test]
     fn an_index_is_looked_up_and_a_name_stays() {

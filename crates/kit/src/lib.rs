@@ -31,7 +31,7 @@ pub use folder::{Ending, Folder, Outcome};
 pub use kit::Kit;
 pub use machine::Machine;
 pub use part::{PARTS, Part};
-pub use place::private_folder;
+pub use place::{clear_old, private_folder};
 pub use report::{PartReport, Report};
 pub use run::{Options, run, try_device};
 pub use scrub::Scrub;

@@ -34,6 +34,34 @@ pub fn private_folder(name: &str) -> io::Result<PathBuf> {
     outcome
 }
 
+/// Removes folders that [`private_folder`] made for this user by this name more than ten minutes ago: their makers were
+/// killed, for none runs so long.
+pub fn clear_old(name: &str) {
+    const LONGEST: Duration = Duration::from_secs(600);
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !is_numbered(&entry.file_name(), name) {
+            continue;
+        }
+        let Ok(meta) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        let age = meta.modified().ok().and_then(|made| made.elapsed().ok());
+        if meta.is_dir() && meta.uid() == own && age.is_some_and(|age| age > LONGEST) {
+            let _left = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Whether a folder's name is this one and a number behind it.
+fn is_numbered(folder: &std::ffi::OsStr, name: &str) -> bool {
+    folder.to_str().is_some_and(|folder| {
+        let number = folder.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+        number.is_some_and(|number| u32::from_str_radix(number, 16).is_ok())
+    })
+}
+
 /// The begin of each place's name.
 const NAME: &str = "dvk";
 /// In each place: held for as long as its maker lives.
@@ -170,11 +198,7 @@ impl Drop for Place {
 pub(crate) fn clear_stale() {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let is_place = name.to_str().is_some_and(|name| {
-            let number = name.strip_prefix(NAME).and_then(|rest| rest.strip_prefix('-'));
-            number.is_some_and(|number| u32::from_str_radix(number, 16).is_ok())
-        });
+        let is_place = is_numbered(&entry.file_name(), NAME);
         let path = entry.path();
         let Ok(meta) = fs::symlink_metadata(&path) else {
             continue;
@@ -217,6 +241,23 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn what_a_killed_maker_left_goes_after_a_while() {
+        let name = format!("divvy-kit-test-{}", std::process::id());
+        let (old, fresh) = (
+            private_folder(&name).expect("a folder"),
+            private_folder(&name).expect("another"),
+        );
+        fs::create_dir(old.join("inside")).expect("a folder");
+        let long_ago = SystemTime::now() - Duration::from_secs(1200);
+        File::open(&old)
+            .and_then(|folder| folder.set_modified(long_ago))
+            .expect("as old as that");
+        clear_old(&name);
+        assert!(!old.exists() && fresh.exists());
+        fs::remove_dir_all(&fresh).expect("removed");
+    }
 
     #[test]
     fn a_place_is_stale_when_its_maker_has_ended() {

@@ -5,13 +5,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_kit::{Folder, Inner, Options, Report, Signals, Verdict, private_folder, try_device};
+use divvy_kit::{Folder, Inner, Options, Report, Signals, Verdict, clear_old, private_folder, try_device};
 use divvy_model::{Code, Fault};
 
 use crate::output;
 
 /// All of it ends within this time.
 const BUDGET: Duration = Duration::from_secs(120);
+/// The begin of the name of each folder of results.
+const NAME: &str = "divvy-selftest";
 /// Some promise does not hold.
 const FAILS: u8 = 1;
 
@@ -51,7 +53,8 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             .cause(why)
             .hint("`divvy doctor` looks for the reason; `--device emulated:h100` tests the emulated device")
     })?;
-    let folder = private_folder("divvy-selftest").map_err(|error| {
+    clear_old(NAME);
+    let folder = private_folder(NAME).map_err(|error| {
         Fault::new(Code::RunDir, "no temporary folder can be had")
             .because(&error)
             .hint("TMPDIR names another folder")
@@ -64,7 +67,10 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         .because(error)
         .hint("TMPDIR names another folder")
     };
-    let results = Folder::open(&folder).map_err(|error| cannot(&error))?;
+    let results = Folder::open(&folder).map_err(|error| {
+        let _left = fs::remove_dir_all(&folder);
+        cannot(&error)
+    })?;
     let options = Options {
         budget: Some(BUDGET),
         device: args.device.clone(),
