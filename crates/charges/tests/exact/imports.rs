@@ -544,9 +544,10 @@ fn page_numbers_do_not_run_out() {
         owner.charges.exported(AT + round * PAGE, Key::of_size(round));
         assert!(owner.free(AT + round * PAGE).is_success());
     }
+    let page = AT + (1 << 40);
     for at in [0, 512] {
-        owner.allocate(AT + at, 512);
-        owner.charges.exported(AT + at, Key::of_size(at));
+        owner.allocate(page + at, 512);
+        owner.charges.exported(page + at, Key::of_size(at));
         importer
             .driver
             .ranges
@@ -663,7 +664,7 @@ fn imports_that_are_freed_in_a_stream_are_marked_by_their_account() {
     }
     (0..8).for_each(|number| bench.free_in(1, THERE + number * PAGE));
     assert_eq!((bench.both(), bench.driver.events.get().0), ([4 * PAGE; 2], 8));
-    bench.driver.patience.set(0);
+    bench.driver.reached_from.set(0);
     bench.charges.follow();
     assert_eq!(bench.both(), [0, 0]);
 }
@@ -746,4 +747,34 @@ fn memory_of_a_pool_at_the_address_of_a_forgotten_import_is_freed_once() {
     bench.reaches(1);
     bench.charges.follow();
     assert_eq!(bench.pages(), 1, "the other one's page");
+}
+
+#[test]
+fn each_account_with_residuals_is_watched_once() {
+    let (owner, importer) = two();
+    for (number, account) in [(0, 0), (1, 1), (2, 1), (3, 0)] {
+        let at = AT + number * PAGE;
+        let charges = &owner.charges;
+        assert!(
+            charges
+                .allocate(owner.account(account), PAGE, works, || at)
+                .is_success()
+        );
+        charges.exported(at, key(&number.to_string()));
+        let device = Some(i32::from(account));
+        importer
+            .driver
+            .devices
+            .borrow_mut()
+            .insert(THERE + number * PAGE, device);
+        let name = number.to_string();
+        assert!(open(&importer, &name, (THERE + number * PAGE, PAGE), 0).is_success());
+        assert!(owner.free(at).is_success());
+    }
+    assert_eq!((owner.driver.watch.get().1, owner.both()), (2, [2 * PAGE; 2]));
+    close(&importer, THERE + PAGE);
+    close(&importer, THERE + 2 * PAGE);
+    owner.charges.follow();
+    assert_eq!(owner.both(), [2 * PAGE, 0]);
+    assert!(!owner.charges.watch_ends(0, false) && owner.charges.watch_ends(1, false));
 }

@@ -156,7 +156,7 @@ fn a_small_object_waits_for_room_as_well() {
     let bench = Bench::new();
     bench.allocate(AT, LIMIT);
     bench.free_in(1, AT);
-    bench.driver.patience.set(3);
+    bench.driver.reached_from.set(3);
     assert_eq!(make(&bench, Kind::Module, 1, (512, 1)), 1);
     assert_eq!(end(&bench, Kind::Module, 1), 0);
     bench.allocate(AT, LIMIT);
