@@ -778,3 +778,17 @@ fn each_account_with_residuals_is_watched_once() {
     assert_eq!(owner.both(), [2 * PAGE, 0]);
     assert!(!owner.charges.watch_ends(0, false) && owner.charges.watch_ends(1, false));
 }
+
+#[test]
+fn the_last_importer_of_an_entry_clears_it() {
+    let (owner, importer) = two();
+    owner.allocate(AT, PAGE);
+    owner.charges.exported(AT, key("a"));
+    assert!(open(&importer, "a", (THERE, PAGE), 0).is_success());
+    let (place, word) = words(&owner)[0];
+    owner.slot().shared().expect("a table")[place].store(word - 1, Ordering::SeqCst);
+    close(&importer, THERE);
+    assert_eq!(words(&owner), []);
+    assert!(owner.free(AT).is_success());
+    assert_eq!(owner.pages(), 0);
+}
