@@ -192,12 +192,13 @@ fn what_lies_in_a_context_ends_with_it() {
 fn many_allocations_are_found_again_when_their_context_ends() {
     let bench = Bench::new();
     bench.driver.limit.set(4 * LIMIT);
-    let count: u64 = 3000;
+    // More than the first tables have space for, and than a stamp can tell apart.
+    let count: u64 = 30_000;
     for at in 0..count {
-        bench.allocate(AT + at * 4096, 4096);
-        bench.driver.contexts.borrow_mut().insert(AT + at * 4096, 5);
+        bench.allocate(AT + at * 512, 512);
+        bench.driver.contexts.borrow_mut().insert(AT + at * 512, 5);
     }
-    assert_eq!(bench.used(), (count * 4096).next_multiple_of(PAGE));
+    assert_eq!(bench.used(), (count * 512).next_multiple_of(PAGE));
     assert!(bench.charges.destroy_context(5 as CUcontext, works).1);
     assert_eq!(bench.used(), 0);
 }

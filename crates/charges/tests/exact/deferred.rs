@@ -76,7 +76,7 @@ fn spare_events_are_used_in_their_context_only_and_few_are_kept() {
     let bench = with_pages(70);
     (0..68).for_each(|page| bench.free_in(page as usize / 4, at(page)));
     assert_eq!(bench.driver.events.get().0, 68);
-    bench.driver.query_limit.set(0);
+    bench.driver.reached_from.set(0);
     bench.charges.follow();
     assert_eq!(bench.pages(), 2);
     assert_eq!(*bench.driver.destroyed.borrow(), [1, 2, 3, 4]);
@@ -92,7 +92,7 @@ fn spare_events_are_used_in_their_context_only_and_few_are_kept() {
 fn exactly_as_many_spare_events_as_are_kept_are_kept() {
     let bench = with_pages(64);
     (0..64).for_each(|page| bench.free_in(page as usize / 4, at(page)));
-    bench.driver.query_limit.set(0);
+    bench.driver.reached_from.set(0);
     bench.charges.follow();
     assert_eq!(bench.pages(), 0);
     assert!(bench.driver.destroyed.borrow().is_empty());
@@ -225,7 +225,7 @@ fn an_allocation_waits_for_frees_that_suffice() {
     let bench = with_pages(64);
     bench.free_in(1, at(0));
     bench.free_in(2, at(1));
-    bench.driver.query_limit.set(25);
+    bench.driver.reached_from.set(25);
     assert_eq!(bench.allocate(at(80), 2 * PAGE), LIMIT);
     assert_eq!(bench.pages(), 64);
     assert!((25..29).contains(&bench.driver.queries.get()));

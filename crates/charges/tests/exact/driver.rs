@@ -67,7 +67,7 @@ pub struct Script {
     /// How often an event was asked for.
     pub queries: Cell<u32>,
     /// At this query all events are reached.
-    pub query_limit: Cell<u32>,
+    pub reached_from: Cell<u32>,
     /// The device of a pointer; the others are on device 0.
     pub devices: RefCell<BTreeMap<u64, Option<CUdevice>>>,
     pub contexts: RefCell<BTreeMap<u64, usize>>,
@@ -166,7 +166,7 @@ impl Bench {
             progress: RefCell::default(),
             destroyed: RefCell::default(),
             queries: Cell::new(0),
-            query_limit: Cell::new(u32::MAX),
+            reached_from: Cell::new(u32::MAX),
             devices: RefCell::default(),
             contexts: RefCell::default(),
             ranges: RefCell::default(),
@@ -402,7 +402,7 @@ impl Driver for Fake {
 
     fn query(&self, event: usize) -> Progress {
         self.0.queries.set(self.0.queries.get() + 1);
-        if self.0.queries.get() >= self.0.query_limit.get() {
+        if self.0.queries.get() >= self.0.reached_from.get() {
             return Progress::Reached;
         }
         let progress = self.0.progress.borrow();

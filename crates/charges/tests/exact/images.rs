@@ -146,7 +146,7 @@ fn functions_of_text_define_no_variables() {
     );
     let long = format!(".entry k(){{{}}} .global .b8 a[3];", "x;".repeat(5000));
     assert_eq!(text(&long), (3, 1));
-    let name = "n".repeat(4096);
+    let name = "n".repeat(4096 - 13);
     assert_eq!(
         text(&format!(".global .b8 {name}[3];")),
         (1, 1),

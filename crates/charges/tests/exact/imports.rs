@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use divvy_abi::{CUDA_ERROR_INVALID_DEVICE, CUDA_SUCCESS, CUcontext, CUresult};
 use divvy_charges::Key;
+use divvy_ledger::shared::PAGE_NUMBERS;
 
 use crate::driver::{
     AT, Bench, FAILS, FOREIGN_DEVICE, FREE_DEVICE, LIMIT, OOM, PAGE, claim, fails, key, never, works,
@@ -488,26 +489,87 @@ fn exported_memory_that_ends_with_its_context_stays_for_its_importers() {
     assert_eq!((owner.pages(), holders(&owner)), (0, vec![]));
 }
 
-/// Makes the only entry of the table that of another owner, which then dies.
-fn owner_dies(bench: &Bench, bytes: u64) {
-    let dead = claim(&bench.ledgers[0]);
-    dead.reserve(bytes, LIMIT).expect("it fits");
-    let (place, word) = words(bench)[0];
-    let slot = 0x7ff << 13;
+/// Makes all entries of the table those of the process in this slot.
+fn owned_by(bench: &Bench, slot: usize) {
     let table = bench.slot().shared().expect("a table");
-    table[place].store(word & !slot | (dead.index() as u64) << 13, Ordering::SeqCst);
+    for (place, word) in words(bench) {
+        let others = word & !(0x7ff << 13);
+        table[place].store(others | (slot as u64) << 13, Ordering::SeqCst);
+    }
+}
+
+/// Makes all entries those of a process that is charged so many pages, and dies. Returns the pages that stay charged
+/// for it.
+fn owner_dies(bench: &Bench, pages: u64) -> u64 {
+    let before = bench.pages();
+    let dead = claim(&bench.ledgers[0]);
+    dead.reserve(pages * PAGE, LIMIT).expect("it fits");
+    let residual = words(bench);
+    owned_by(bench, dead.index());
+    assert_eq!(residual.len(), words(bench).len());
     drop(dead);
+    bench.ledgers[0].reap().expect("a reap");
+    bench.pages() - before
 }
 
 #[test]
-fn an_importer_takes_over_when_the_owner_dies() {
+fn a_page_of_several_exported_allocations_stays_charged_once_for_a_dead_owner() {
+    let (owner, importer) = two();
+    let at = |number: u64| AT + number * 4096;
+    let export = |number: u64, name: &str| {
+        owner.allocate(at(number), 512);
+        owner.charges.exported(at(number), key(name));
+    };
+    // A page whose allocations are gone has no number, nor does a page that was exported before.
+    export(5 << 9, "earlier");
+    assert!(owner.free(at(5 << 9)).is_success());
+    export(0, "a");
+    export(1, "b");
+    export(5 << 9, "later");
+    for (name, place) in [("a", 0), ("b", 1), ("later", 2)] {
+        assert!(open(&importer, name, (THERE + place * PAGE, 512), 0).is_success());
+    }
+    assert_eq!(owner_dies(&importer, 9), 2);
+    close(&importer, THERE);
+    close(&importer, THERE + PAGE);
+    importer.ledgers[0].reap().expect("a reap");
+    assert_eq!(importer.pages(), 2 + 1);
+}
+
+#[test]
+fn page_numbers_do_not_run_out() {
+    let (owner, importer) = two();
+    for round in 0..u64::from(PAGE_NUMBERS) + 9 {
+        owner.allocate(AT + round * PAGE, 512);
+        owner.charges.exported(AT + round * PAGE, Key::of_size(round));
+        assert!(owner.free(AT + round * PAGE).is_success());
+    }
+    let page = AT + (1 << 40);
+    for at in [0, 512] {
+        owner.allocate(page + at, 512);
+        owner.charges.exported(page + at, Key::of_size(at));
+        importer
+            .driver
+            .ranges
+            .borrow_mut()
+            .insert(THERE + at, (THERE + at, 512));
+        let of = (Key::of_size(at), 0);
+        let charges = &importer.charges;
+        let result = charges.open(importer.account(0), of, works, || THERE + at, |_| never());
+        assert!(result.is_success());
+    }
+    assert_eq!(owner_dies(&importer, 9), 1);
+}
+
+#[test]
+fn an_importer_takes_over_from_an_owner_that_is_gone() {
     let (owner, importer) = two();
     owner.allocate(AT, 2 * PAGE);
     owner.charges.exported(AT, key("a"));
     assert!(open(&importer, "a", (THERE, 2 * PAGE), 0).is_success());
-    importer.allocate(AT, LIMIT - 5 * PAGE);
-    owner_dies(&importer, PAGE);
-    let reclaim = || {
+    importer.allocate(AT, 61 * PAGE);
+    // It looks when it lacks memory.
+    let looks = || {
         let charges = &importer.charges;
         assert_eq!(
             charges.allocate(importer.account(0), LIMIT + 1, never, || AT),
@@ -515,17 +577,218 @@ fn an_importer_takes_over_when_the_owner_dies() {
         );
         importer.own() / PAGE
     };
+    assert_eq!((looks(), holders(&owner)), (61, vec![2]));
+    owned_by(&importer, 2046);
+    assert_eq!((looks(), holders(&owner)), (61, vec![1]), "it has no room for it");
     assert_eq!(
-        (reclaim(), holders(&owner)),
-        (59, vec![2]),
-        "its remains are charged"
+        words(&importer)[0].1 >> 13 & 0x7ff,
+        importer.slot().index() as u64
     );
-    // The importer's slot notes that it has it open, so the remains stay until that is no longer so.
-    let place = words(&importer)[0].0;
-    importer.slot().note_open(place, false);
-    importer.ledgers[0].reap_all().expect("a reap");
-    let words = words(&importer);
-    if words.is_empty() {
-        assert_eq!(reclaim(), 59, "the entry is gone as well");
+    assert_eq!(looks(), 61);
+    assert!(importer.free(AT).is_success());
+    assert_eq!((looks(), looks()), (2, 2));
+    close(&importer, THERE);
+    assert_eq!((importer.own(), holders(&owner)), (0, vec![]));
+}
+
+#[test]
+fn two_that_import_at_the_same_moment_have_one_owner() {
+    let (first, second) = two();
+    let first: &'static Bench = Box::leak(Box::new(first));
+    second.allocate(AT, LIMIT);
+    let second: &'static Bench = Box::leak(Box::new(second));
+    first.driver.pauses.set(2);
+    *first.driver.at_pause.borrow_mut() = Some(Box::new(|| {
+        assert!(second.free(AT).is_success());
+        assert!(open(second, "a", (THERE, PAGE), 0).is_success());
+    }));
+    assert!(open(first, "a", (THERE, PAGE), 0).is_success());
+    assert_eq!((first.own(), second.own()), (0, PAGE));
+    assert_eq!(holders(first), [2]);
+    close(second, THERE);
+    assert_eq!(first.pages(), 1);
+    close(first, THERE);
+    settled([first, second]);
+    assert_eq!((first.pages(), holders(first)), (0, vec![]));
+}
+
+#[test]
+fn an_entry_with_as_many_importers_as_it_can_count_has_no_more() {
+    let (owner, importer) = two();
+    owner.allocate(AT, PAGE);
+    owner.charges.exported(AT, key("a"));
+    let (place, word) = words(&owner)[0];
+    let table = owner.slot().shared().expect("a table");
+    table[place].store(word | 0x1fff, Ordering::SeqCst);
+    assert!(open(&importer, "a", (THERE, PAGE), 0).is_success());
+    assert_eq!(importer.own(), PAGE);
+    assert!(!owner.slot().is_open_elsewhere(place));
+    table[place].store(word + 0x1ffd, Ordering::SeqCst);
+    let third = owner.another();
+    assert!(open(&third, "a", (THERE, PAGE), 0).is_success());
+    assert_eq!((third.own(), owner.slot().is_open_elsewhere(place)), (0, true));
+    close(&third, THERE);
+    assert!(!owner.slot().is_open_elsewhere(place));
+}
+
+#[test]
+fn an_importer_that_was_not_counted_keeps_nothing() {
+    let (owner, importer) = two();
+    owner.allocate(AT, PAGE);
+    owner.charges.exported(AT, key("a"));
+    importer.slot().note_open(words(&owner)[0].0, true);
+    assert!(owner.free(AT).is_success());
+    assert_eq!(owner.pages(), 0);
+}
+
+#[test]
+fn a_key_is_the_same_in_every_process() {
+    let bench = Bench::new();
+    bench.allocate(AT, PAGE);
+    bench.charges.exported(AT, key("a"));
+    let (place, word) = words(&bench)[0];
+    assert_eq!((word >> 24, place), (0x82_b19d_9c4c, 0x44c), "FNV-1a, mixed");
+}
+
+#[test]
+fn imports_that_are_freed_in_a_stream_are_marked_by_their_account() {
+    let bench = Bench::new();
+    for number in 0..8 {
+        let at = THERE + number * PAGE;
+        bench
+            .driver
+            .devices
+            .borrow_mut()
+            .insert(at, Some(number as i32 % 2));
+        assert!(open(&bench, &number.to_string(), (at, PAGE), 0).is_success());
     }
+    (0..8).for_each(|number| bench.free_in(1, THERE + number * PAGE));
+    assert_eq!((bench.both(), bench.driver.events.get().0), ([4 * PAGE; 2], 8));
+    bench.driver.reached_from.set(0);
+    bench.charges.follow();
+    assert_eq!(bench.both(), [0, 0]);
+}
+
+/// Allocates from the pool 7, which holds one page. The driver no longer tells that afterwards.
+fn in_page_of_pool(bench: &Bench, at: u64) {
+    let call = || {
+        bench.pool_holds(7, 1);
+        CUDA_SUCCESS
+    };
+    let charges = &bench.charges;
+    let from = (7, crate::driver::stream(1));
+    assert!(
+        charges
+            .allocate_from_pool(bench.account(0), from, 512, call, || at)
+            .is_success()
+    );
+    bench.driver.pools.borrow_mut().clear();
+}
+
+#[test]
+fn a_page_of_a_pool_stays_for_the_importers_of_what_lay_in_it() {
+    let (owner, importer) = two();
+    in_page_of_pool(&owner, AT);
+    in_page_of_pool(&owner, AT + 512);
+    owner.charges.exported(AT, key("a"));
+    assert!(open(&importer, "a", (THERE, 512), 0).is_success());
+    assert!(owner.free(AT).is_success());
+    assert_eq!(owner.pages(), 1);
+    assert_eq!(owner.charges.free(AT + 512, fails), FAILS);
+    assert_eq!(owner.pages(), 1);
+    assert!(owner.free(AT + 512).is_success());
+    owner.charges.pool_changed(7);
+    assert_eq!(owner.pages(), 1, "the importer has it open");
+    close(&importer, THERE);
+    owner.charges.follow();
+    assert_eq!(owner.pages(), 0);
+}
+
+#[test]
+fn a_page_of_a_pool_that_a_stream_leaves_stays_for_the_importers() {
+    let (owner, importer) = two();
+    in_page_of_pool(&owner, AT);
+    in_page_of_pool(&owner, AT + 512);
+    owner.free_in(1, AT + 512);
+    owner.charges.exported(AT, key("a"));
+    assert!(open(&importer, "a", (THERE, 512), 0).is_success());
+    assert!(owner.free(AT).is_success());
+    owner.reaches(1);
+    owner.charges.follow();
+    assert_eq!(owner.pages(), 1);
+    in_page_of_pool(&owner, AT + 1024);
+    assert_eq!(owner.pages(), 1);
+    close(&importer, THERE);
+    owner.charges.follow();
+    assert!(owner.free(AT + 1024).is_success());
+    owner.charges.pool_changed(7);
+    assert_eq!(owner.pages(), 0);
+}
+
+#[test]
+fn memory_of_a_pool_at_the_address_of_a_forgotten_import_is_freed_once() {
+    let bench = Bench::new();
+    assert!(open(&bench, "a", (THERE, PAGE), 0).is_success());
+    let call = || {
+        bench.pool_holds(7, 0);
+        CUDA_SUCCESS
+    };
+    let charges = &bench.charges;
+    for at in [THERE, THERE + PAGE] {
+        let from = (7, crate::driver::stream(1));
+        assert!(
+            charges
+                .allocate_from_pool(bench.account(0), from, PAGE, call, || at)
+                .is_success()
+        );
+    }
+    assert_eq!(bench.pages(), 1 + 2);
+    bench.free_in(1, THERE);
+    bench.reaches(1);
+    bench.charges.follow();
+    assert_eq!(bench.pages(), 1, "the other one's page");
+}
+
+#[test]
+fn each_account_with_residuals_is_watched_once() {
+    let (owner, importer) = two();
+    for (number, account) in [(0, 0), (1, 1), (2, 1), (3, 0)] {
+        let at = AT + number * PAGE;
+        let charges = &owner.charges;
+        assert!(
+            charges
+                .allocate(owner.account(account), PAGE, works, || at)
+                .is_success()
+        );
+        charges.exported(at, key(&number.to_string()));
+        let device = Some(i32::from(account));
+        importer
+            .driver
+            .devices
+            .borrow_mut()
+            .insert(THERE + number * PAGE, device);
+        let name = number.to_string();
+        assert!(open(&importer, &name, (THERE + number * PAGE, PAGE), 0).is_success());
+        assert!(owner.free(at).is_success());
+    }
+    assert_eq!((owner.driver.watch.get().1, owner.both()), (2, [2 * PAGE; 2]));
+    close(&importer, THERE + PAGE);
+    close(&importer, THERE + 2 * PAGE);
+    owner.charges.follow();
+    assert_eq!(owner.both(), [2 * PAGE, 0]);
+    assert!(!owner.charges.watch_ends(0, false) && owner.charges.watch_ends(1, false));
+}
+
+#[test]
+fn the_last_importer_of_an_entry_clears_it() {
+    let (owner, importer) = two();
+    owner.allocate(AT, PAGE);
+    owner.charges.exported(AT, key("a"));
+    assert!(open(&importer, "a", (THERE, PAGE), 0).is_success());
+    let (place, word) = words(&owner)[0];
+    owner.slot().shared().expect("a table")[place].store(word - 1, Ordering::SeqCst);
+    close(&importer, THERE);
+    assert_eq!(words(&owner), []);
+    assert!(owner.free(AT).is_success());
+    assert_eq!(owner.pages(), 0);
 }

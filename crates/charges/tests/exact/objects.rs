@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use divvy_abi::{CUDA_SUCCESS, CUcontext};
-use divvy_charges::Kind;
+use divvy_charges::{Kind, Need, Needs};
 
 use crate::driver::{AT, Bench, FAILS, LIMIT, OOM, PAGE, fails, never, works};
 
@@ -156,11 +156,36 @@ fn a_small_object_waits_for_room_as_well() {
     let bench = Bench::new();
     bench.allocate(AT, LIMIT);
     bench.free_in(1, AT);
-    bench.driver.query_limit.set(3);
+    bench.driver.reached_from.set(3);
     assert_eq!(make(&bench, Kind::Module, 1, (512, 1)), 1);
     assert_eq!(end(&bench, Kind::Module, 1), 0);
     bench.allocate(AT, LIMIT);
     let charges = &bench.charges;
     let refused = charges.make_object(Kind::Module, bench.account(0), (512, 1), never, || 1);
     assert_eq!((refused, bench.pages()), (OOM, 64));
+}
+
+#[test]
+fn graphs_release_memory_that_an_allocation_needs() {
+    let bench = Bench::new();
+    bench.driver.graphs.borrow_mut().insert(0, 0);
+    let charges = &bench.charges;
+    let need = Need {
+        inside: PAGE,
+        outside: PAGE,
+    };
+    let made = charges.instantiate_graph(Needs::from([(0, need)]), (false, false), works, || 1);
+    assert!(made.is_success());
+    let during = Cell::new(0);
+    let call = || {
+        during.set(bench.pages());
+        bench.driver.graphs.borrow_mut().insert(0, 40 * PAGE);
+        CUDA_SUCCESS
+    };
+    assert!(charges.launch_graph(1, 5, call).is_success());
+    assert_eq!((during.get(), bench.pages()), (2, 40));
+    bench.allocate(AT, 60 * PAGE);
+    assert_eq!(bench.pages(), 60);
+    assert_eq!(charges.node_bytes(0, PAGE + 1), 2 * PAGE);
+    assert_eq!(charges.node_bytes(crate::driver::FREE_DEVICE, 700), 1024);
 }

@@ -344,3 +344,19 @@ fn a_failed_import_of_a_joined_block_leaves_its_owner_alone() {
     let failed = charges.import_physical(identity("a", Some(2)), fails, || unreachable!(), |_| never());
     assert_eq!((failed, release(&bench, 1)), (FAILS, 0));
 }
+
+#[test]
+fn a_smaller_part_that_is_paid_for_later_does_not_replace_a_larger_one() {
+    let bench: &'static Bench = Box::leak(Box::new(Bench::new()));
+    import(bench, 1, None, (Some(0), None));
+    map(bench, 1, AT, (0, 1));
+    bench.allocate(AT + LIMIT, LIMIT - PAGE);
+    bench.driver.pauses.set(2);
+    // Another thread does that while the first waits.
+    *bench.driver.at_pause.borrow_mut() = Some(Box::new(|| {
+        assert!(bench.free(AT + LIMIT).is_success());
+        assert_eq!(map(bench, 1, AT + 10 * PAGE, (0, 5)), 5);
+    }));
+    assert_eq!(map(bench, 1, AT + 20 * PAGE, (0, 3)), 5);
+    assert_eq!((release(bench, 1), unmap(bench, AT, 30)), (5, 0));
+}

@@ -331,3 +331,61 @@ fn a_pool_is_known_again_after_a_reset_if_the_program_names_it() {
     bench.charges.pool_changed(8);
     assert_eq!(bench.pages(), 7);
 }
+
+#[test]
+fn frees_that_moved_along_with_a_mark_are_not_relied_on() {
+    let bench = Bench::new();
+    bench.pool_holds(7, 0);
+    from_pool(&bench, (7, 1), at(0), 1, 1);
+    for _ in 0..8 {
+        bench.free_in(1, at(0));
+        from_pool(&bench, (7, 1), at(0), 1, 1);
+        bench.reaches(1);
+        bench.charges.follow();
+    }
+    for page in 1..6 {
+        from_pool(&bench, (7, 1), at(page), 1, page + 1);
+    }
+    bench.allocate(at(100), LIMIT - 6 * PAGE);
+    bench.driver.pool_floor.set(6 * PAGE);
+    (0..5).for_each(|page| bench.free_in(1, at(page)));
+    assert_eq!(
+        refused(&bench, (7, 1), 4),
+        OOM,
+        "a part of five pages may be in use again"
+    );
+    assert_eq!(from_pool(&bench, (7, 1), at(0), 3, 6), 64);
+}
+
+#[test]
+fn a_pool_without_memory_is_still_known() {
+    let bench = Bench::new();
+    for pool in [7, 8, 9] {
+        bench.charges.pool_known(pool, bench.account(0));
+        bench.pool_holds(pool, pool as u64);
+    }
+    bench.charges.pool_changed(7);
+    bench.charges.pool_changed(8);
+    bench.charges.pool_changed(9);
+    assert_eq!(bench.pages(), 24);
+}
+
+#[test]
+fn entries_of_destroyed_pools_are_used_again() {
+    /// The number of pools that a process can have at a time.
+    const POOLS: usize = 4096 - 3 * 64;
+    let bench = Bench::new();
+    for pool in 1..POOLS + 9 {
+        bench.charges.pool_known(pool, bench.account(0));
+        assert!(bench.charges.destroy_pool(pool, works).is_success());
+    }
+    bench.pool_holds(1, 0);
+    from_pool(&bench, (1, 1), at(0), 1, 1);
+    for pool in 2..=POOLS {
+        bench.charges.pool_known(pool, bench.account(0));
+    }
+    bench.pool_holds(POOLS, 0);
+    from_pool(&bench, (POOLS, 1), at(1), 1, 1);
+    assert_eq!(refused(&bench, (POOLS + 1, 1), 1), OOM);
+    assert_eq!(bench.pages(), 2);
+}
