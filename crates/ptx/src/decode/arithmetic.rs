@@ -52,8 +52,11 @@ impl Decoder<'_, '_> {
     }
 
     pub(super) fn arithmetic(&mut self) -> Decoded {
-        let ty = self.ty()?;
         let op = self.at.op[0];
+        if self.has("u16x2") || self.has("s16x2") {
+            return self.halves(op);
+        }
+        let ty = self.ty()?;
         if self.has("cc") || matches!(op, "addc" | "subc" | "madc") {
             return self.carry_chain(op, ty);
         }
@@ -299,6 +302,22 @@ impl Decoder<'_, '_> {
             }
             _ => Err(Refusal::Bad(format!("the instruction has no {ty:?} form"))),
         }
+    }
+
+    /// `.u16x2` and `.s16x2`: two integers in one register, as the intrinsics for dynamic programming write them.
+    fn halves(&mut self, op: &str) -> Decoded {
+        let set = self.set;
+        let exec = match (op, self.has("s16x2"), self.has("relu")) {
+            ("add", _, false) => two::<Add16x2>(set),
+            ("min", false, false) => two::<MinU16x2>(set),
+            ("min", true, false) => two::<MinS16x2>(set),
+            ("min", true, true) => two::<MinReluS16x2>(set),
+            ("max", false, false) => two::<MaxU16x2>(set),
+            ("max", true, false) => two::<MaxS16x2>(set),
+            ("max", true, true) => two::<MaxReluS16x2>(set),
+            _ => return Err(Refusal::Unsupported),
+        };
+        self.emit2(exec, Ty::B32, Ty::B32, Ty::B32)
     }
 
     fn carry_chain(&mut self, op: &str, ty: Ty) -> Decoded {

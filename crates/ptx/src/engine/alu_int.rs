@@ -99,6 +99,15 @@ ops! {
     MaxU16(a: u32, b: u32) -> u32 { (a & 0xffff).max(b & 0xffff) }
     MaxS16(a: u32, b: u32) -> u32 { u32::from((a as i16).max(b as i16) as u16) }
 
+    /// Two integers of 16 bits in one register: no carry goes from one to the other.
+    Add16x2(a: u32, b: u32) -> u32 { halves(a, b, u16::wrapping_add) }
+    MinU16x2(a: u32, b: u32) -> u32 { halves(a, b, u16::min) }
+    MaxU16x2(a: u32, b: u32) -> u32 { halves(a, b, u16::max) }
+    MinS16x2(a: u32, b: u32) -> u32 { halves(a, b, |a, b| (a as i16).min(b as i16) as u16) }
+    MaxS16x2(a: u32, b: u32) -> u32 { halves(a, b, |a, b| (a as i16).max(b as i16) as u16) }
+    MinReluS16x2(a: u32, b: u32) -> u32 { halves(a, b, |a, b| (a as i16).min(b as i16).max(0) as u16) }
+    MaxReluS16x2(a: u32, b: u32) -> u32 { halves(a, b, |a, b| (a as i16).max(b as i16).max(0) as u16) }
+
     And32(a: u32, b: u32) -> u32 { a & b }
     Or32(a: u32, b: u32) -> u32 { a | b }
     Xor32(a: u32, b: u32) -> u32 { a ^ b }
@@ -175,6 +184,12 @@ ops! {
     PrmtEcr(a: u32, b: u32, c: u32) -> u32 { prmt(a, b, [0, 1, 2, 3].map(|n: u32| n.min(c & 3))) }
     PrmtRc16(a: u32, b: u32, c: u32) -> u32 { let n = (c & 1) * 2; prmt(a, b, [n, n + 1, n, n + 1]) }
     Prmt(a: u32, b: u32, c: u32) -> u32 { prmt(a, b, [c & 15, c >> 4 & 15, c >> 8 & 15, c >> 12 & 15]) }
+}
+
+/// An operation on the low halves of two registers and on their high halves.
+#[inline(always)]
+fn halves(a: u32, b: u32, of: impl Fn(u16, u16) -> u16) -> u32 {
+    u32::from(of(a as u16, b as u16)) | u32::from(of((a >> 16) as u16, (b >> 16) as u16)) << 16
 }
 
 #[inline(always)]

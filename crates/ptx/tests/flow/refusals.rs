@@ -140,6 +140,47 @@ fn unsupported_instructions() {
     assert_eq!((named.kernel.as_str(), named.line), ("through_helper", 13));
 }
 
+/// One of each kind that docs/emulated-device.md lists: the kernel is refused at its launch, and the module is read.
+#[test]
+fn instructions_that_the_page_lists() {
+    for text in [
+        "add.f16 %h1, %h2, %h3;",
+        "fma.rn.f16x2 %r1, %r2, %r3, %r4;",
+        "mul.rn.bf16x2 %r1, %r2, %r3;",
+        "setp.lt.f16 %p1, %h1, %h2;",
+        "cvt.rna.tf32.f32 %r1, %f1;",
+        "cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;",
+        "ld.global.b128 %q1, [%d1];",
+        "ld.global.v8.f32 {%f1, %f2, %f3, %f4, %f5, %f6, %f7, %f8}, [%d1];",
+        "min.f32 %f1, %f2, %f3, %f4;",
+        "max.xorsign.abs.f32 %f1, %f2, %f3;",
+        "lop3.or.b32 %r1|%p1, %r2, %r3, %r4, 0x96, %p2;",
+        "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [%d1];",
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2}, {%r3}, {%f1, %f2, %f3, %f4};",
+        "cp.async.ca.shared.global [%d1], [%d2], 16;",
+        "cp.async.bulk.commit_group;",
+        "mbarrier.init.shared.b64 [%d1], %r1;",
+        "barrier.cluster.arrive.aligned;",
+        "mapa.shared::cluster.u32 %r1, %r2, %r3;",
+        "griddepcontrol.wait;",
+        "tex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%d1, {%f5}];",
+        "sust.b.1d.b32.trap [%d1, {%r1}], {%r2};",
+        "vabsdiff4.u32.u32.u32 %r1, %r2, %r3, %r4;",
+        "stacksave.u64 %d1;",
+        "createpolicy.fractional.L2::evict_last.b64 %d1, 1.0;",
+    ] {
+        let module = format!(
+            ".version 8.8\n.target sm_100\n.address_size 64\n.visible .entry k()\n{{\n .reg .b16 %h<9>; .reg .b32 %r<9>; \
+             .reg .f32 %f<9>; .reg .b64 %d<9>; .reg .b128 %q<9>; .reg .pred %p<9>;\n {text}\n ret;\n}}\n"
+        );
+        let module = Module::parse(module.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let named = module.kernel("k").unwrap().unsupported.as_ref();
+        let named = named.unwrap_or_else(|| panic!("`{text}` is not refused: take it off the page"));
+        assert_eq!(named.line, 7);
+        assert!(text.starts_with(&named.instruction), "{text}: {named:?}");
+    }
+}
+
 /// A function without a definition refuses the kernel by its name.
 #[test]
 fn calls_of_what_is_not_defined() {

@@ -136,6 +136,48 @@ fn min_and_max() {
     }
 }
 
+/// The types of two integers in a register: each half is a number of its own.
+#[test]
+fn halves() {
+    type Of = fn(i128, i128) -> i128;
+    let operations: [(&str, Of); 3] = [("add", |a, b| a + b), ("min", i128::min), ("max", i128::max)];
+    let each = |ty: Ty, v: &[u64], of: &dyn Fn(i128, i128) -> i128| {
+        [0, 16]
+            .map(|at| cut(ty, of(ty.number(v[0] >> at), ty.number(v[1] >> at))) << at)
+            .into_iter()
+            .sum()
+    };
+    for (name, of) in operations {
+        for ty in [U16, S16] {
+            let text = format!("{name}.{}x2 {{d}}, {{a}}, {{b}};", ty.name());
+            instruction(text, &[B32], &[B32, B32])
+                .registers_only()
+                .bits(|v| each(ty, v, &of));
+        }
+        // Compilers write the modifier first, CUDA's headers last.
+        for text in [format!("{name}.relu.s16x2"), format!("{name}.s16x2.relu")] {
+            if name != "add" {
+                instruction(format!("{text} {{d}}, {{a}}, {{b}};"), &[B32], &[B32, B32])
+                    .registers_only()
+                    .bits(|v| each(S16, v, &|a, b| of(a, b).max(0)));
+            }
+        }
+    }
+}
+
+/// `.relu` of single integers: what is below zero becomes zero.
+#[test]
+fn min_and_max_with_relu() {
+    for text in ["relu.s32", "s32.relu"] {
+        instruction(format!("min.{text} {{d}}, {{a}}, {{b}};"), &[S32], &[S32, S32])
+            .registers_only()
+            .bits(|v| cut(S32, S32.number(v[0]).min(S32.number(v[1])).max(0)));
+        instruction(format!("max.{text} {{d}}, {{a}}, {{b}};"), &[S32], &[S32, S32])
+            .registers_only()
+            .bits(|v| cut(S32, S32.number(v[0]).max(S32.number(v[1])).max(0)));
+    }
+}
+
 #[test]
 fn sad() {
     for ty in ALL {
