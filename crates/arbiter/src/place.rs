@@ -175,8 +175,9 @@ impl Arbiter {
             .unwrap_or(self.settings.quantum)
     }
 
-    /// How deep a hard cap's bucket is: a quantum, and what accrues while each of the other tenants' kernels outlasts a
-    /// lease, but no more than one such kernel. Otherwise the share would be lost with long kernels of the neighbours'.
+    /// How deep a hard cap's bucket is: a quantum, and what accrues while another tenant's kernel outlasts its lease. With
+    /// launches that are longer than a lease's expiry, what accrues while each of the other tenants' does so, but no more
+    /// than one such launch. Otherwise the share would be lost with each long launch of a neighbour's.
     pub(crate) fn depth(&self, i: usize) -> Nanos {
         let tenant = self.tenant(i);
         let Some(share) = tenant.terms.share() else {
@@ -186,7 +187,11 @@ impl Arbiter {
         let made_up = tenant.leaseholders.iter().map(|leaseholder| {
             let device = &self.devices[leaseholder.device];
             let overrun = device.overrun.at(now);
-            let others = u64::from(device.members.saturating_sub(1));
+            // Short ones bound how far a cap is passed in a second: a quantum, the bound and one kernel.
+            let others = match overrun > self.settings.expiry {
+                true => u64::from(device.members.saturating_sub(1)),
+                false => 1,
+            };
             share.of(overrun.saturating_mul(others)).min(overrun)
         });
         self.quantum(i) + made_up.max().unwrap_or(0)
