@@ -119,4 +119,24 @@ mod tests {
         bucket.refill(5, 4);
         assert!(bucket.holds(10));
     }
+
+    #[test]
+    fn running_on_one_of_a_gangs_devices_spends_its_part() {
+        let mut bucket = Bucket::new(Share::WHOLE, 0, 30);
+        bucket.spend(60, 3);
+        assert!(bucket.holds(10) && !bucket.holds(11));
+        bucket.spend(4, 0);
+        assert!(bucket.holds(6) && !bucket.holds(7));
+    }
+
+    #[test]
+    fn another_share_changes_what_accrues_and_not_what_is_there() {
+        let mut bucket = Bucket::new(Share::WHOLE, 0, 10);
+        bucket.spend(10, 1);
+        bucket.resize(Share::new(1000).expect("a tenth"));
+        assert!(bucket.holds(0) && !bucket.holds(1));
+        bucket.refill(20, 10);
+        assert!(bucket.holds(2) && !bucket.holds(3));
+        assert_eq!(bucket.holds_at(3), 30);
+    }
 }

@@ -54,3 +54,19 @@ impl Device {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SECOND;
+
+    #[test]
+    fn a_costly_change_of_holder_makes_the_quantum_longer_within_bounds() {
+        let (mut device, settings) = (Device::default(), Settings::default());
+        assert_eq!(device.quantum(&settings), settings.quantum);
+        device.refill = settings.quantum;
+        assert_eq!(device.quantum(&settings), 10 * settings.quantum);
+        device.refill = SECOND;
+        assert_eq!(device.quantum(&settings), settings.longest_quantum);
+    }
+}

@@ -7,6 +7,9 @@ use crate::{DeviceId, FOREVER, Nanos};
 
 /// An expected launch is waited for at most so many times as long because others are stuck on the device.
 const SLOWEST: u64 = 4;
+/// Of a lease that expired, at most so many times the time that it was waited for counts as launches. So a launch of a
+/// second is waited for from the third on, even if its gate cannot measure it.
+const BELIEVED: u64 = 8;
 
 impl Arbiter {
     /// Gives a tenant all its devices, which are free, until `horizon` at most.
@@ -25,6 +28,11 @@ impl Arbiter {
             // It waited so long that its terms changed under it: its tokens or budget no longer allow it to run.
             self.tenant_mut(i).place = Place::Away;
             self.enter(i);
+            // Its devices are still free, and others may wait for them.
+            for h in 0..self.tenant(i).leaseholders.len() {
+                let d = self.device_of(i, h);
+                self.mark(d);
+            }
             return;
         };
         self.epoch += 1;
@@ -177,8 +185,11 @@ impl Arbiter {
         let stuck = self.tenant(i).place == Place::Stuck;
         self.devices[d].stuck -= u32::from(stuck);
         let overrun = now.saturating_sub(lease.map_or(now, |lease| lease.until));
-        // A stopped program's lease is no sign of long launches: what was waited for counts.
-        let longest = if stuck { self.expiry_of(i) } else { FOREVER };
+        // The lease of a program that was stopped for long is no sign of long launches.
+        let longest = match stuck {
+            true => self.expiry_of(i).saturating_mul(BELIEVED),
+            false => FOREVER,
+        };
         let overrun = overrun.min(longest).min(self.settings.longest_launch);
         let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
         leaseholder.overrun.note(overrun, now);

@@ -126,4 +126,14 @@ mod tests {
         }
         assert!(ran <= 75, "{ran} ms of 200");
     }
+
+    #[test]
+    fn what_was_spent_stays_spent_under_other_terms() {
+        let mut server = server();
+        server.spend(10 * MILLISECOND, 1);
+        server.resize(Share::new(5000).expect("a half"), 100 * MILLISECOND);
+        assert_eq!(server.budget(), 40 * MILLISECOND);
+        server.resize(Share::new(1000).expect("a tenth"), 50 * MILLISECOND);
+        assert_eq!((server.budget(), server.debt()), (0, 5 * MILLISECOND));
+    }
 }

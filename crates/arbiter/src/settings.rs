@@ -68,8 +68,28 @@ impl Settings {
             quantum,
             lag: quantum,
             least_hold: quantum / 4,
-            renew_ahead: (quantum / 4).min(200 * MICROSECOND),
             ..Self::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_and_least_hold_follow_the_quantum() {
+        let settings = Settings::with_quantum(22 * MILLISECOND).expect("a quantum that may be chosen");
+        assert_eq!(settings.quantum, 22 * MILLISECOND);
+        assert_eq!(settings.lag, 22 * MILLISECOND);
+        assert_eq!(settings.least_hold, 5500 * MICROSECOND);
+        assert_eq!(settings.expiry, Settings::default().expiry);
+    }
+
+    #[test]
+    fn a_quantum_is_1_to_30_milliseconds() {
+        let taken = |nanos| Settings::with_quantum(nanos).is_some();
+        assert!(taken(MILLISECOND) && taken(30 * MILLISECOND));
+        assert!(!taken(MILLISECOND - 1) && !taken(30 * MILLISECOND + 1));
     }
 }

@@ -244,3 +244,49 @@ fn programs_that_wait_on_the_cpu_get_what_they_can_use() {
     assert!(solo > 45.0 && got > 0.6 * solo, "{got} % of {solo} % alone");
     assert!(outcome.conservation() > 94.0, "{} %", outcome.conservation());
 }
+
+#[test]
+fn a_tenant_that_lost_its_tokens_while_it_waited_keeps_no_other_from_the_device() {
+    let mut arbiter = divvy_arbiter::Arbiter::new(Settings::default(), 1);
+    let device = DeviceId(0);
+    let (holder, capped, other) = (TenantId(1), TenantId(2), TenantId(3));
+    let mut tell = |event: Event| arbiter.handle(SECOND, &event).expect("taken");
+    for (tenant, terms) in [
+        (holder, Terms::weight(1)),
+        (capped, Terms::hard(share(8))),
+        (other, Terms::weight(1)),
+    ] {
+        let devices = vec![device];
+        tell(Event::Arrived {
+            tenant,
+            devices,
+            terms,
+        });
+    }
+    for tenant in [holder, capped] {
+        tell(Event::Ready { tenant });
+    }
+    // It is first in the queue, and by its own word it has used up more than its cap.
+    let report = Event::Report {
+        tenant: capped,
+        device,
+        busy: 44 * MILLISECOND,
+        kernel: 0,
+        in_flight: 0,
+    };
+    tell(report);
+    // Behind it by virtual time: 44 ms at a small share are far ahead, so the other one is charged as well.
+    tell(Event::Ready { tenant: other });
+    tell(Event::Report {
+        tenant: other,
+        device,
+        busy: SECOND,
+        kernel: 0,
+        in_flight: 0,
+    });
+    let told = tell(Event::Idle { tenant: holder });
+    assert!(
+        matches!(told[..], [Decision::Grant { tenant, .. }] if tenant == other),
+        "{told:?}"
+    );
+}

@@ -121,11 +121,10 @@ fn of_text(text: &[u8]) -> Variables {
                 continue;
             }
             (b'/', Some(b'*')) => {
-                at += text[at..]
-                    .windows(2)
-                    .position(|pair| pair == b"*/")
-                    .unwrap_or(text.len() - at)
-                    + 2;
+                // The slash after a star that begins the comment does not end it.
+                let inside = &text[at + 2..];
+                let end = inside.windows(2).position(|pair| pair == b"*/");
+                at += 2 + end.map_or(inside.len(), |end| end + 2);
                 continue;
             }
             (b'{' | b'(', _) => depth += 1,
@@ -210,6 +209,7 @@ mod tests {
         let (bytes, allocations) = (1024 + 16 + 8 + 16, 4);
         assert_eq!(variables_in(TEXT), Variables { bytes, allocations });
         assert_eq!(bytes_of(b".global .b8 huge[8589934592];"), 8 << 30);
+        assert_eq!(bytes_of(b"/*/ .global .b8 no[9]; */ .global .b8 yes[3];"), 3);
         assert_eq!(bytes_of(b".global .b64 huge[18446744073709551615];"), u64::MAX);
         for junk in [
             &b""[..],

@@ -303,6 +303,64 @@ fn managed_memory_remembers_advice() {
 }
 
 #[test]
+fn managed_memory_tells_several_attributes_at_once() {
+    alone("managed_memory_tells_several_attributes_at_once", &[], || {
+        start(0);
+        let pointer: CUdeviceptr = get!(cuMemAllocManaged(4096, CU_MEM_ATTACH_GLOBAL.0));
+        cu!(cuMemAdvise(pointer, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+        cu!(cuMemAdvise(pointer, 4096, CU_MEM_ADVISE_SET_ACCESSED_BY, 0));
+        let (mut read_mostly, mut accessed_by, mut preferred) = (7, [7; 2], 7);
+        let ask = |places: &[*mut c_void], sizes: &[usize], attributes: &[CUmem_range_attribute], pointer| {
+            code!(cuMemRangeGetAttributes(
+                places.as_ptr().cast_mut(),
+                sizes.as_ptr().cast_mut(),
+                attributes.as_ptr().cast_mut(),
+                attributes.len(),
+                pointer,
+                4096,
+            ))
+        };
+        let places = [
+            (&raw mut read_mostly).cast(),
+            (&raw mut accessed_by).cast(),
+            (&raw mut preferred).cast(),
+        ];
+        let attributes = [
+            CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
+            CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY,
+            CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+        ];
+        assert_eq!(ask(&places, &[4, 8, 4], &attributes, pointer), CUDA_SUCCESS);
+        let nowhere = CU_DEVICE_INVALID;
+        assert_eq!(
+            (read_mostly, accessed_by, preferred),
+            (1, [0, nowhere], nowhere),
+            "each result has the size that was asked for"
+        );
+        // One that is wrong is the error of all, wherever it stands.
+        let unknown = [attributes[0], attributes[1], CUmem_range_attribute(99)];
+        let bad = CUDA_ERROR_INVALID_VALUE;
+        assert_eq!(ask(&places, &[4, 8, 4], &unknown, pointer), bad);
+        assert_eq!(ask(&places, &[4, 7, 4], &attributes, pointer), bad);
+        let nothing = [places[0], places[1], std::ptr::null_mut()];
+        assert_eq!(ask(&nothing, &[4, 8, 4], &attributes, pointer), bad);
+        let device: CUdeviceptr = get!(cuMemAlloc_v2(4096));
+        assert_eq!(ask(&places, &[4, 8, 4], &attributes, device), bad);
+        assert_eq!(
+            code!(cuMemRangeGetAttributes(
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                1,
+                pointer,
+                4096
+            )),
+            bad
+        );
+    });
+}
+
+#[test]
 fn pools_hand_out_and_keep() {
     alone("pools_hand_out_and_keep", &[], || {
         start(0);

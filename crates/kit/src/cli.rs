@@ -11,7 +11,7 @@ use crate::finding::{Finding, Verdict};
 use crate::folder::Folder;
 use crate::kit::{Kit, OWN_WORDS};
 use crate::part::{PARTS, find};
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::run::{CUT, Options, follow_runner, run, try_device};
 use crate::signals::Signals;
 
@@ -103,7 +103,7 @@ pub fn main(words: Words) -> ExitCode {
         } => {
             let options = Options {
                 parts: part,
-                budget: minutes.map(|minutes| Duration::from_secs(minutes * 60)),
+                budget: minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
                 limit: limit.map(Duration::from_secs),
                 device,
                 is_short: false,
@@ -194,8 +194,10 @@ fn run_part(
     is_short: bool,
 ) -> Result<u8, String> {
     let part = find(name).ok_or_else(|| format!("there is no part `{name}`"))?;
-    follow_runner();
     let results = Folder::open(out).map_err(|error| error.to_string())?;
+    let (kept, asked) = (results.clone(), device.clone());
+    // The runner cannot: it was killed.
+    follow_runner(move || drop(report::write(&kept, asked.as_deref())));
     let mut kit =
         Kit::new(&results, part.name, device, is_short, limit).map_err(|error| error.to_string())?;
     if part.is_shared && !crate::parts::may_share(&kit) {

@@ -4,6 +4,7 @@
 //! - `NAME.jsonl`: what the part found, a line each
 //! - `NAME.outcome.json`: how it ended; there once it has
 //! - `report.json` and `report.md`: all of it, written again after each part
+//! - `machine.json`: the card and the driver that it was found on
 //! - `.lock`: held by the run that is at work there
 //!
 //! The kit may be run by root. So the folder has to be the user's own, closed to others, and no link in it is followed.
@@ -19,6 +20,7 @@ use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
 use crate::finding::Finding;
+use crate::machine::Machine;
 
 /// How a part ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,10 +91,17 @@ impl Folder {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         // A user that can rename it could put another one in its place.
+        let unmapped = unmapped_owner();
         for above in folder.path.ancestors().skip(1) {
             let meta = fs::metadata(above)?;
+            // In a user namespace, as of Apptainer, this is how root's own folders look.
+            let owner = if Some(meta.uid()) == unmapped {
+                0
+            } else {
+                meta.uid()
+            };
             if let Some(why) = unsafe_above(
-                (meta.uid(), meta.gid(), meta.mode()),
+                (owner, meta.gid(), meta.mode()),
                 (geteuid().as_raw(), getegid().as_raw()),
             ) {
                 let why = format!("{}: {why}", above.display());
@@ -116,6 +125,33 @@ impl Folder {
             }
             // Some file systems have no locks.
             _ => Ok(file),
+        }
+    }
+
+    /// Keeps the results of one card, driver and version of Divvy apart from others': a folder may come along to another
+    /// machine, where the kit would go on as if all of them were found there.
+    ///
+    /// # Errors
+    /// Whose the results are, or the system's reason.
+    pub fn belong_to(&self, machine: &Machine) -> io::Result<()> {
+        const FILE: &str = "machine.json";
+        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "not known".to_owned());
+        let own = [
+            text(&machine.gpu),
+            text(&machine.driver),
+            env!("CARGO_PKG_VERSION").to_owned(),
+        ];
+        let known = fs::read(self.path.join(FILE)).unwrap_or_default();
+        match serde_json::from_slice::<[String; 3]>(&known) {
+            Ok(known) if known != own => {
+                let [gpu, driver, version] = known;
+                let why = format!(
+                    "the results there are of {gpu}, driver {driver}, Divvy {version}; choose another with --out"
+                );
+                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+            }
+            Ok(_) => Ok(()),
+            Err(_) => self.replace(FILE, &serde_json::to_vec(&own)?),
         }
     }
 
@@ -218,6 +254,27 @@ impl Folder {
     fn outcome_file(&self, part: &str) -> PathBuf {
         self.path.join(format!("{part}.outcome.json"))
     }
+}
+
+/// The number under which this user namespace shows all users that it does not know; none where it knows all.
+fn unmapped_owner() -> Option<u32> {
+    let mapped = fs::read_to_string("/proc/self/uid_map").ok()?;
+    let shown = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+    unmapped(&mapped, shown.trim().parse().ok()?)
+}
+
+/// The same, of the text of a map of users: each line has the first inside, the first outside, and how many.
+fn unmapped(map: &str, shown: u32) -> Option<u32> {
+    let is_mapped = map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (numbers.next(), numbers.next(), numbers.next())
+        else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&u64::from(shown))
+    });
+    (!is_mapped).then_some(shown)
 }
 
 /// Why a folder of this owner, group and mode is not for this user and group to write in.
@@ -378,6 +435,38 @@ mod tests {
             ((1001, 100, 0o41777), false),
         ] {
             assert_eq!(unsafe_above(above, own).is_none(), is_safe, "{above:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_user_namespace_has_owners_that_it_does_not_know() {
+        for (map, shown) in [
+            ("         0          0 4294967295\n", None),
+            ("         0       1000          1\n", Some(65534)),
+            (
+                "         0       1000          1\n         1     100000      65536\n",
+                None,
+            ),
+            ("", Some(65534)),
+        ] {
+            assert_eq!(unmapped(map, 65534), shown, "{map}");
+        }
+    }
+
+    #[test]
+    fn results_of_another_machine_are_refused() {
+        let base = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(base.path()).expect("made");
+        let of = |gpu: &str, driver: &str| Machine {
+            gpu: Some(gpu.into()),
+            driver: Some(driver.into()),
+            ..Machine::default()
+        };
+        folder.belong_to(&of("H100", "550.54")).expect("the first");
+        folder.belong_to(&of("H100", "550.54")).expect("the same");
+        for other in [of("L4", "550.54"), of("H100", "575.1")] {
+            let refused = folder.belong_to(&other).expect_err("another");
+            assert!(refused.to_string().contains("H100, driver 550.54"), "{refused}");
         }
     }
 

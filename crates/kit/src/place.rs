@@ -117,6 +117,8 @@ impl Place {
             }
         }
         command.envs(self.variables()).current_dir(&self.folder);
+        // Python writes nothing beside its programs: they are the archive's, and are packed as they lie.
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
     }
 
     /// A file in it.

@@ -72,7 +72,7 @@ impl Report {
             outcome: {
                 let outcome = results.outcome(part.name);
                 Outcome {
-                    why: outcome.why.as_deref().map(|why| scrub.text(why)),
+                    why: outcome.why.as_deref().map(|why| one_line(&scrub.text(why))),
                     ..outcome
                 }
             },
@@ -80,7 +80,7 @@ impl Report {
                 .findings(part.name)
                 .into_iter()
                 .map(|finding| Finding {
-                    says: scrub.text(&finding.says),
+                    says: one_line(&scrub.text(&finding.says)),
                     details: finding.details.map(|details| scrub.value(details)),
                     ..finding
                 })
@@ -181,6 +181,11 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// Whatever a program said: it writes no line of its own into the page.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 /// What the kernel, the driver and the C library call themselves is others' text. An emulated device's name is the user's word.

@@ -17,6 +17,7 @@ use crate::folder::{Ending, Folder, Outcome};
 use crate::full;
 use crate::kit::ended_with;
 use crate::kit::{Kit, OWN_WORDS, ROOM, last_words};
+use crate::machine::Machine;
 use crate::part::{PARTS, Part};
 use crate::place::{Place, clear_stale};
 use crate::processes::{end_descendants, end_tree};
@@ -50,7 +51,7 @@ const TRY: Duration = Duration::from_secs(60);
 /// Runs them. `tell` is told of each part as it begins and as it ends. After one of `signals` no other part is begun.
 ///
 /// # Errors
-/// The system's reason why no results can be kept, or that another run is at work there.
+/// The system's reason why no results can be kept, that another run is at work there, or that they are of another machine.
 pub fn run(
     results: &Folder,
     options: &Options,
@@ -65,6 +66,7 @@ pub fn run(
         device: card::one(options.device.as_deref()),
         ..options.clone()
     };
+    results.belong_to(&Machine::here(options.device.as_deref()))?;
     let begin = Instant::now();
     for part in chosen(results, options) {
         if signals.told().is_some() {
@@ -320,9 +322,9 @@ pub(crate) fn wait_if_ended() {
     }
 }
 
-/// In a part: when the runner ends, however it does, the part ends with all that it started. Its standard input is a pipe that
-/// the runner alone holds open.
-pub(crate) fn follow_runner() {
+/// In a part: when the runner ends, however it does, the part ends with all that it started, and does `last`. Its standard
+/// input is a pipe that the runner alone holds open.
+pub(crate) fn follow_runner(last: impl FnOnce() + Send + 'static) {
     // What loses its parent stays below this part.
     let _older_kernel = set_child_subreaper(Some(rustix::process::getpid()));
     std::thread::spawn(|| {
@@ -333,6 +335,7 @@ pub(crate) fn follow_runner() {
         // The part may just have started another program: it starts no more once it has something to write down.
         sleep(Duration::from_millis(300));
         end_descendants();
+        last();
         crate::place::remove_own();
         std::process::exit(i32::from(CUT));
     });

@@ -75,11 +75,11 @@ impl Scrub {
         scrub
     }
 
-    /// Adds a word. A short one, or a root, would be found in the middle of others.
+    /// Adds a word. A letter alone, or a root, tells nothing of anyone.
     fn add(&mut self, word: &str, place: &'static str) {
         let word = word.trim_end_matches('/');
         let known = self.words.iter().any(|(known, _)| known == word);
-        if word.len() >= 3 && !known && !["root", "localhost", "/root"].contains(&word) {
+        if word.len() >= 2 && !known && !["root", "localhost", "/root"].contains(&word) {
             self.words.push((word.to_owned(), place));
         }
         // The longest first: a folder below the home is more than the home.
@@ -115,9 +115,9 @@ impl Scrub {
     }
 }
 
-/// Whether a name is none of the words of our sentences: those have letters alone.
+/// Whether a name is none of the words of our sentences: those have letters alone, or digits alone.
 fn is_distinct(word: &str) -> bool {
-    !word.chars().all(char::is_alphabetic)
+    !word.chars().all(char::is_alphabetic) && !word.chars().all(char::is_numeric)
 }
 
 fn without<'a>(text: &str, words: impl Iterator<Item = &'a (String, &'static str)>) -> String {
@@ -293,8 +293,15 @@ mod tests {
     /// A machine called `memory`, and a user called `gpu`.
     #[test]
     fn a_name_that_is_a_word_is_taken_out_of_what_others_said_alone() {
-        let scrub = of(&[("memory", "<host>"), ("gpu", "<user>"), ("gpu-7.lab", "<host>")]);
-        let ours = "the slice is all the memory that the program sees on a gpu";
+        let scrub = of(&[
+            ("memory", "<host>"),
+            ("gpu", "<user>"),
+            ("gpu-7.lab", "<host>"),
+            ("li", "<user>"),
+            ("30", "<host>"),
+        ]);
+        let ours = "the slice is all the memory that the program sees on a gpu, 30 times";
+        assert_eq!(scrub.foreign("li@30: a link"), "<user>@<host>: a link");
         assert_eq!(scrub.text(ours), ours);
         let value = serde_json::json!({"memory": "of a gpu"});
         assert_eq!(scrub.value(value.clone()), value);

@@ -186,4 +186,22 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 40_000);
     }
+
+    /// Pages of address space of this process.
+    fn address_space() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc");
+        let pages = statm.split(' ').next().and_then(|pages| pages.parse().ok());
+        pages.expect("a number of pages")
+    }
+
+    #[test]
+    fn values_that_are_dropped_give_their_memory_back() {
+        let before = address_space();
+        for _ in 0..64 {
+            // A gibibyte each.
+            assert_eq!(Zeroed::<u64>::new(1 << 27).expect("address space").len(), 1 << 27);
+        }
+        let more = address_space().saturating_sub(before) * 4096;
+        assert!(more < 32 << 30, "{more} bytes more");
+    }
 }

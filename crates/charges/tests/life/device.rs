@@ -84,6 +84,10 @@ pub struct Memory {
     count: u64,
     /// Bytes that the pool has, and those in use.
     pool: (u64, u64),
+    /// The cost of a context, in bytes.
+    pub context_bytes: u64,
+    /// Bytes that graphs have taken; `None` if the driver cannot tell.
+    pub graphs: Option<u64>,
 }
 
 /// One process.
@@ -286,7 +290,7 @@ impl Account for Share {
     }
 
     fn context_bytes(self) -> u64 {
-        0
+        self.0.memory.borrow().context_bytes
     }
 
     fn slot(self) -> Option<&'static Slot> {
@@ -342,7 +346,7 @@ impl Driver for Fake {
     }
 
     fn graphs_reserved(&self, _: CUdevice) -> Option<u64> {
-        None
+        self.0.memory.borrow().graphs
     }
 
     fn trim_graphs(&self, _: CUdevice) -> CUresult {

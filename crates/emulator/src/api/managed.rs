@@ -3,7 +3,7 @@
 //! The bytes are in host memory and both sides use them as they are. So hints are remembered for programs that ask for
 //! them, and change nothing. Managed memory is not charged to the device: on hardware too it may exceed the device.
 
-use super::args::Out;
+use super::args::{InMut, Out};
 use super::capture::unsafe_call;
 use super::current;
 use super::stream_name::StreamName;
@@ -79,6 +79,23 @@ entry! {
         bytes: usize,
     ) {
         range_attribute(&data, size, attribute, pointer, bytes)
+    }
+
+    fn cuMemRangeGetAttributes(
+        data: InMut<*mut c_void>,
+        sizes: InMut<usize>,
+        attributes: InMut<CUmem_range_attribute>,
+        count: usize,
+        pointer: u64,
+        bytes: usize,
+    ) {
+        let places = data.read().list(count)?;
+        let sizes = sizes.read().list(count)?;
+        let attributes = attributes.read().list(count)?;
+        for ((place, size), attribute) in places.into_iter().zip(sizes).zip(attributes) {
+            range_attribute(&Out::at(place), size, attribute, pointer, bytes)?;
+        }
+        Ok(())
     }
 
     fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(stream ; pointer: u64, _bytes: usize, flags: u32) {

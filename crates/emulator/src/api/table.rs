@@ -70,8 +70,8 @@ pub const TABLE: Table = divvy_abi::implemented! { Table {
         cuLibraryLoadData cuLibraryLoadFromFile cuLibraryUnload;
     link: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy;
     managed: cuMemAdvise cuMemAdvise_v2 cuMemAllocManaged cuMemPrefetchAsync cuMemPrefetchAsync_ptsz
-        cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuMemRangeGetAttribute cuStreamAttachMemAsync
-        cuStreamAttachMemAsync_ptsz;
+        cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuMemRangeGetAttribute cuMemRangeGetAttributes
+        cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz;
     memcpy: cuMemcpy cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds
         cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DPeer cuMemcpy3DPeerAsync
         cuMemcpy3DPeerAsync_ptsz cuMemcpy3DPeer_ptds cuMemcpy3D_v2 cuMemcpy3D_v2_ptds cuMemcpyAsync cuMemcpyAsync_ptsz

@@ -161,8 +161,12 @@ fn one(kit: &mut Kit, client: &str, backend: Option<(&str, &str)>, until: Instan
         let Ok(said) = serde_json::from_str::<Value>(line) else {
             continue;
         };
+        // A library may print JSON of its own.
+        let Some(name) = said["check"].as_str() else {
+            continue;
+        };
         lines += 1;
-        let name = said["check"].as_str().unwrap_or("unnamed");
+        let name = if is_name(name) { name } else { "unnamed" };
         // What the library said itself comes apart from the program's own sentence.
         let says = match (said["says"].as_str().unwrap_or_default(), said["said"].as_str()) {
             (says, Some(said)) => format!("{says}: {}", foreign(said)),
@@ -183,5 +187,25 @@ fn one(kit: &mut Kit, client: &str, backend: Option<(&str, &str)>, until: Instan
         true => format!("it ran to its end, with {lines} findings"),
         false => ended.why(),
     };
-    kit.found(&Finding::promise(ran, ended.is_well(), says))
+    kit.found(&Finding::promise(ran, ended.is_well() && lines > 0, says))
+}
+
+/// Whether this may be the name of a check: what a program prints is not all its own.
+fn is_name(text: &str) -> bool {
+    const LONGEST: usize = 60;
+    let of_name = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    (1..=LONGEST).contains(&text.len()) && text.chars().all(of_name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_word() {
+        assert!(is_name("cost.training-2_a"));
+        for text in ["", "a\n- holds: `b`", "/home/ann", "a b"] {
+            assert!(!is_name(text), "{text}");
+        }
+    }
 }

@@ -16,8 +16,8 @@ const BUSY: f64 = 20.0;
 /// How much work each tenant has launched ahead, in microseconds: more than it ever waits for a processor.
 const AHEAD_US: u64 = 60_000;
 
-/// Soft shares are promised of kernels up to this length, in microseconds. With longer ones the shares drift to equal ones: a
-/// tenant that waits for its kernel's end is not there when its turn comes.
+/// Soft shares are judged of kernels up to this length, in microseconds. Races are too short for longer ones: first launches
+/// of unknown length overlap, and what they cost is repaid in the seconds after.
 const SOFT_US: u64 = 30_000;
 
 /// One race: what each tenant was promised, in percent, and how long its kernels last.
@@ -171,7 +171,7 @@ fn run_race(kit: &mut Kit, race: &Race, seconds: u64) -> Result<(), Failure> {
     let finding = match off <= TOLERANCE || off > STARVED || waited <= BUSY {
         _ if race.how == How::Hardware => Finding::fact(check, says),
         _ if !race.is_promised() => {
-            let says = format!("{says}; soft shares of kernels over 30 ms are not promised yet");
+            let says = format!("{says}; a race is too short to judge soft shares of kernels over 30 ms");
             Finding::fact(check, says)
         }
         // The emulated device needs a processor between two kernels, and so does the agent: less tells nothing there.

@@ -36,9 +36,14 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     let before = used();
     let wanted = if kit.is_emulated() { 24 } else { DEATHS };
     let at_once = if super::may_share(kit) { AT_ONCE } else { 1 };
-    let mut deaths = 0;
+    let (mut deaths, mut unstarted) = (0, None);
     while deaths < wanted && kit.left() > REST {
-        let mut tenants = start(kit, at_once.min(wanted - deaths))?;
+        let (mut tenants, why) = start(kit, at_once.min(wanted - deaths));
+        // What the others leave is looked at all the same.
+        unstarted = unstarted.or(why);
+        if tenants.is_empty() {
+            break;
+        }
         for (tenant, hello) in &mut tenants {
             // At some moment of its work: later in each round, over a tenth of a second.
             thread::sleep(Duration::from_millis((deaths * 7 % 100) as u64 / at_once as u64));
@@ -52,13 +57,17 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
             deaths += 1;
         }
     }
-    if deaths < wanted {
+    let is_started = unstarted.is_none();
+    if let Some(why) = unstarted {
+        kit.found(&Finding::promise("deaths.start", false, why))?;
+    }
+    if deaths < wanted && is_started {
         kit.is_cut = true;
     }
-    if deaths == 0 {
+    if deaths == 0 && is_started {
         return kit.no_time("deaths.killed");
     }
-    let says = match deaths < wanted {
+    let says = match deaths < wanted && is_started {
         true => format!("programs were killed under load; no time was left for {wanted}"),
         false => "programs were killed under load".to_owned(),
     };
@@ -84,8 +93,9 @@ pub(crate) fn run(kit: &mut Kit) -> Result<(), Failure> {
     kit.found(&finding.bytes(more))
 }
 
-/// Starts so many programs, each in a slice of its own, all at once: most of a start is waiting for the driver.
-fn start(kit: &Kit, number: usize) -> Result<Vec<(Conversation, serde_json::Value)>, Failure> {
+/// Starts so many programs, each in a slice of its own, all at once: most of a start is waiting for the driver. Those that
+/// started, and why the first that did not has not.
+fn start(kit: &Kit, number: usize) -> (Vec<(Conversation, serde_json::Value)>, Option<Failure>) {
     let left = kit.left();
     thread::scope(|scope| {
         let starting: Vec<_> = (0..number)
@@ -98,8 +108,13 @@ fn start(kit: &Kit, number: usize) -> Result<Vec<(Conversation, serde_json::Valu
             let outcome = one.join();
             outcome.unwrap_or_else(|_| Err("a start was not followed to its end".into()))
         });
-        // Each is waited for, whatever became of the one before.
-        let ended: Vec<Result<_, _>> = ended.collect();
-        ended.into_iter().collect()
+        let (mut started, mut why) = (Vec::new(), None);
+        for one in ended {
+            match one {
+                Ok(tenant) => started.push(tenant),
+                Err(failure) => why = why.or(Some(failure)),
+            }
+        }
+        (started, why)
     })
 }

@@ -11,9 +11,9 @@ use crate::kit::Kit;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
-/// What the first program has, in pieces of this size, in bytes.
+/// What the first program has, in parts of this size, in bytes.
 const HELD: u64 = 3 * GIB;
-const PIECE: u64 = 64 * MIB;
+const PART: u64 = 64 * MIB;
 /// The slice of the one that opens it, in bytes: too small for all of it.
 const LIMIT: u64 = 2 * GIB;
 /// It is not begun with less time than this.
@@ -38,7 +38,7 @@ pub(super) fn run(kit: &mut Kit, card: Option<&Card>) -> Result<(), Failure> {
 
 fn opened(kit: &mut Kit, card: Option<&Card>) -> Result<(), Failure> {
     let (mut first, _) = Conversation::start(kit.tenant(&["--memory", "4GiB"], "memory"), kit.left())?;
-    first.ask(&format!("fill plain {PIECE} {HELD}"))?;
+    first.ask(&format!("fill plain {PART} {HELD}"))?;
     let exported = first.ask("export")?;
     let handles: Vec<String> = match serde_json::from_value(exported["handles"].clone()) {
         Ok(handles) => handles,
@@ -52,7 +52,7 @@ fn opened(kit: &mut Kit, card: Option<&Card>) -> Result<(), Failure> {
         if !last["error"].is_null() {
             break;
         }
-        got += PIECE;
+        got += PART;
     }
     let is_full = last["out_of_memory"] == Value::Bool(true);
     if got == 0 && !is_full {
@@ -83,7 +83,7 @@ fn opened(kit: &mut Kit, card: Option<&Card>) -> Result<(), Failure> {
     }
     drop(second);
     let freed = first.ask("free")?;
-    let again = first.ask(&format!("fill plain {PIECE} {HELD}"))?;
+    let again = first.ask(&format!("fill plain {PART} {HELD}"))?;
     kit.found(&Finding::promise(
         "memory.ipc.freed",
         freed["error"].is_null() && again["error"].is_null(),

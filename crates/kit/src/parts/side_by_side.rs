@@ -8,6 +8,7 @@ use super::python::{program, python};
 use crate::conversation::Conversation;
 use crate::finding::{Failure, Finding, Unit};
 use crate::kit::Kit;
+use crate::scrub::foreign_value;
 
 /// How far a share may be off, in parts of a hundred: steps are counted whole, and Python is between them.
 const TOLERANCE: f64 = 3.0;
@@ -85,6 +86,7 @@ fn pair(
         true => Finding::fact(check, says),
         false => Finding::promise(check, right && off <= TOLERANCE, says),
     };
-    let details = json!({"steps": steps, "answers": answers});
+    let answers = answers.into_iter().map(foreign_value);
+    let details = json!({"steps": steps, "answers": answers.collect::<Vec<_>>()});
     kit.found(&finding.figure(off, Unit::Percent).details(details))
 }
