@@ -64,24 +64,24 @@ fn every_way_to_allocate_is_charged_and_every_free_returns_it(slice: &Slice) {
         ("cuMemAlloc_v2", |out, bytes| unsafe {
             (TABLE.cuMemAlloc_v2)(out, bytes)
         }),
+        // SAFETY: as above.
         ("cuMemAllocManaged", |out, bytes| unsafe {
-            // SAFETY: as above.
             (TABLE.cuMemAllocManaged)(out, bytes, 1)
         }),
+        // SAFETY: as above.
         ("cuMemAllocAsync", |out, bytes| unsafe {
-            // SAFETY: as above.
             (TABLE.cuMemAllocAsync)(out, bytes, null_mut())
         }),
+        // SAFETY: as above.
         ("cuMemAllocAsync_ptsz", |out, bytes| unsafe {
-            // SAFETY: as above.
             (TABLE.cuMemAllocAsync_ptsz)(out, bytes, null_mut())
         }),
+        // SAFETY: as above.
         ("cuMemAllocFromPoolAsync", |out, bytes| unsafe {
-            // SAFETY: as above.
             (TABLE.cuMemAllocFromPoolAsync)(out, bytes, null_mut(), null_mut())
         }),
+        // SAFETY: as above.
         ("cuMemAllocFromPoolAsync_ptsz", |out, bytes| unsafe {
-            // SAFETY: as above.
             (TABLE.cuMemAllocFromPoolAsync_ptsz)(out, bytes, null_mut(), null_mut())
         }),
         ("cuMemAllocPitch_v2", |out, bytes| {

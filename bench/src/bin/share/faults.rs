@@ -6,7 +6,7 @@ use divvy_arbiter::{MILLISECOND, Nanos, SECOND};
 use rustix::process::Signal;
 
 use crate::host::{Tenant, Way};
-use crate::measure::{outcome, watch};
+use crate::measure::{PAUSE, outcome, watch};
 use crate::shares::{SETTLE, begin};
 use crate::{Bench, verdict};
 
@@ -99,7 +99,7 @@ fn gap(bench: &Bench, signal: Signal) -> anyhow::Result<Nanos> {
         tenant.go()?;
     }
     std::thread::sleep(SETTLE);
-    let watcher = std::thread::spawn(move || watch(&engine, Duration::from_secs(2)));
+    let watcher = std::thread::spawn(move || watch(&engine, Duration::from_secs(2), PAUSE));
     std::thread::sleep(SETTLE / 2);
     tenants[0].signal(signal)?;
     let samples = watcher
@@ -122,10 +122,10 @@ fn change(bench: &Bench) -> anyhow::Result<Changed> {
         tenant.go()?;
     }
     std::thread::sleep(SETTLE);
-    let before = watch(&engine, Duration::from_secs(3))?;
+    let before = watch(&engine, Duration::from_secs(3), PAUSE)?;
     host.divvy(&["resize", "tenant2", "--compute", "30%"])?;
     host.divvy(&["resize", "tenant1", "--compute", "60%"])?;
-    let after = watch(&engine, Duration::from_secs(3))?;
+    let after = watch(&engine, Duration::from_secs(3), PAUSE)?;
     let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
     for tenant in tenants {
         tenant.end()?;

@@ -7,7 +7,7 @@ use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 use divvy_bench::statistics::median;
 
 use crate::host::{Host, Tenant, Way};
-use crate::measure::{outcome, watch};
+use crate::measure::{PAUSE, outcome, watch};
 use crate::shares::{SETTLE, greedy};
 use crate::tenant::Work;
 use crate::{Bench, gaps, verdict};
@@ -183,7 +183,7 @@ fn play(bench: &Bench, way: Way, load: u64, others: Option<&[Nanos]>) -> anyhow:
     if bench.traces && others.is_some() {
         gaps::trace(&engine, &pids)?;
     }
-    let samples = watch(&engine, bench.lasts)?;
+    let samples = watch(&engine, bench.lasts, PAUSE)?;
     tenants.iter_mut().for_each(Tenant::stop);
     let mut said = Vec::new();
     for tenant in tenants {

@@ -7,7 +7,7 @@ use divvy_arbiter::sim::Outcome;
 use divvy_arbiter::{MILLISECOND, Nanos};
 
 use crate::host::{Tenant, Way};
-use crate::measure::{BIN, Sample, outcome};
+use crate::measure::{Sample, outcome, watch};
 use crate::shares::greedy;
 use crate::tenant::Work;
 use crate::{Bench, verdict};
@@ -140,13 +140,7 @@ fn play(bench: &Bench, way: Way, split: &[f64], row: &Launches, lasts: Duration)
         tenant.go()?;
     }
     std::thread::sleep(SETTLE);
-    let first = engine.sample()?;
-    let end = first.at + Nanos::try_from(lasts.as_nanos())? + BIN;
-    let mut samples = vec![first];
-    while samples.last().is_some_and(|sample| sample.at < end) {
-        std::thread::sleep(PAUSE);
-        samples.push(engine.sample()?);
-    }
+    let samples = watch(&engine, lasts, PAUSE)?;
     let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
     tenants.iter_mut().for_each(Tenant::stop);
     for tenant in tenants {

@@ -10,7 +10,6 @@ use crate::engine::Engine;
 
 /// Width of a bin, nanoseconds: what a share over a tenth of a second needs.
 pub const BIN: Nanos = 10_000_000;
-const PAUSE: Duration = Duration::from_millis(4);
 
 /// What the engine had done at one moment, in nanoseconds of its own clock.
 #[derive(Clone, Debug, Default)]
@@ -21,13 +20,17 @@ pub struct Sample {
     pub busy: HashMap<u32, Nanos>,
 }
 
-/// Watches for so long by the device's clock, from now on, and a bin longer: a window of this length fits.
-pub fn watch(engine: &Engine, lasts: Duration) -> anyhow::Result<Vec<Sample>> {
+/// Between two samples that tell how much each process ran.
+pub const PAUSE: Duration = Duration::from_millis(4);
+
+/// Watches for so long by the device's clock, from now on, and a bin longer: a window of this length fits. Sleeps for
+/// `pause` between two samples.
+pub fn watch(engine: &Engine, lasts: Duration, pause: Duration) -> anyhow::Result<Vec<Sample>> {
     let first = engine.sample()?;
     let end = first.at + Nanos::try_from(lasts.as_nanos())? + BIN;
     let mut samples = vec![first];
     while samples.last().is_some_and(|sample| sample.at < end) {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
         samples.push(engine.sample()?);
     }
     Ok(samples)

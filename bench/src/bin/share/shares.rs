@@ -7,7 +7,7 @@ use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos, SECOND, Settings};
 use divvy_bench::statistics::median;
 
 use crate::host::{Host, Tenant, Way};
-use crate::measure::{outcome, watch};
+use crate::measure::{PAUSE, outcome, watch};
 use crate::tenant::Work;
 use crate::{Bench, plot, verdict};
 
@@ -78,7 +78,7 @@ pub fn play(
         tenant.go()?;
     }
     std::thread::sleep(SETTLE);
-    let samples = watch(&engine, bench.lasts)?;
+    let samples = watch(&engine, bench.lasts, PAUSE)?;
     let pids: Vec<u32> = tenants.iter().map(|tenant| tenant.pid).collect();
     tenants.iter_mut().for_each(Tenant::stop);
     for tenant in tenants {

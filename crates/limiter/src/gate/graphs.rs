@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use divvy_charges::locked;
 
 use super::estimates::{Key, Mixed};
+use crate::account;
 
 /// Graphs that are remembered. A program with more of them has an estimate by executable graph for the rest.
 const MOST: usize = 1 << 16;
@@ -45,6 +46,14 @@ impl Contents {
 
 /// An executable graph has ended: its handle may be another one's soon.
 pub(crate) fn ended(exec: usize) {
+    // A child of a fork has no other thread that could let go of the lock.
+    if !account::keeps_charges() {
+        return;
+    }
+    forget(exec);
+}
+
+fn forget(exec: usize) {
     if let Some(keys) = locked(&KEYS).as_mut() {
         keys.remove(&exec);
     }
@@ -52,6 +61,13 @@ pub(crate) fn ended(exec: usize) {
 
 /// What a launch of this executable graph runs.
 pub(super) fn key_of(exec: usize) -> Key {
+    match account::keeps_charges() {
+        true => known(exec),
+        false => Key::graph(exec),
+    }
+}
+
+fn known(exec: usize) -> Key {
     let known = locked(&KEYS).as_ref().and_then(|keys| keys.get(&exec).copied());
     known.unwrap_or_else(|| Key::graph(exec))
 }
@@ -74,11 +90,11 @@ mod tests {
         contents(&[1, 2]).of(0x10);
         contents(&[1, 2]).of(0x20);
         contents(&[2, 1]).of(0x30);
-        assert_eq!(key_of(0x10), key_of(0x20));
-        assert_ne!(key_of(0x10), key_of(0x30), "their order counts");
-        assert_ne!(key_of(0x10), Key::graph(0x10));
-        ended(0x10);
-        assert_eq!(key_of(0x10), Key::graph(0x10));
-        ended(0x77);
+        assert_eq!(known(0x10), known(0x20));
+        assert_ne!(known(0x10), known(0x30), "their order counts");
+        assert_ne!(known(0x10), Key::graph(0x10));
+        forget(0x10);
+        assert_eq!(known(0x10), Key::graph(0x10));
+        forget(0x77);
     }
 }
