@@ -20,7 +20,6 @@ mod pin;
 mod python;
 mod schemas;
 mod setup;
-mod suites;
 mod test;
 mod words;
 mod zig;

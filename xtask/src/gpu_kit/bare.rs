@@ -25,12 +25,13 @@ enum SharedMemory {
     Missing,
 }
 
-/// Runs the archive in a root, which is an archive too.
+/// Runs the archive in a root, which is an archive too: without /dev/shm, and before that with it unless `only_without`.
 ///
 /// # Errors
 /// What is missing on this machine, or what the kit found.
-pub fn run(archive: &Path, root: &Path) -> anyhow::Result<()> {
-    for memory in [SharedMemory::Mounted, SharedMemory::Missing] {
+pub fn run(archive: &Path, root: &Path, only_without: bool) -> anyhow::Result<()> {
+    let all = [SharedMemory::Mounted, SharedMemory::Missing];
+    for &memory in &all[usize::from(only_without)..] {
         let begun = Instant::now();
         let report = run_once(root, archive, memory)?;
         judge(&report, memory)?;
@@ -80,10 +81,10 @@ fn run_once(root: &Path, archive: &Path, memory: SharedMemory) -> anyhow::Result
     serde_json::from_str(&text).context("The report is no JSON")
 }
 
-/// Each part ended by itself, and what needs no Python was tried.
 /// What needs nothing but the kit and a device.
 const MUST_HOLD: [&str; 3] = ["memory.plain.limit", "deaths.slices", "differences.isa"];
 
+/// Each part ended by itself, and what needs no Python was tried.
 fn judge(report: &Value, memory: SharedMemory) -> anyhow::Result<()> {
     let parts = report["parts"].as_array().context("The report has no parts")?;
     for part in parts {

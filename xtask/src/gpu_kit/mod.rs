@@ -29,6 +29,9 @@ pub struct Args {
     /// Run all parts of what was packed over the emulated device, in a bare Debian root or in the root of this archive
     #[arg(long = "try", value_name = "ROOT.tar", require_equals = true)]
     tries: Option<Option<PathBuf>>,
+    /// Try it without /dev/shm only, in half the time
+    #[arg(long, requires = "tries")]
+    without_shm: bool,
 }
 
 /// What the kit has beside what is released: the package, the folder, the file.
@@ -68,14 +71,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if bytes > MOST && !args.native {
         bail!("It has more than {} MiB", MOST >> 20);
     }
-    match &args.tries {
-        Some(Some(root)) => bare::run(&packed, root),
-        Some(None) => bare::run(
-            &packed,
-            &debian::root().context("Cannot make a bare Debian root")?,
-        ),
-        None => Ok(()),
-    }
+    let Some(root) = &args.tries else { return Ok(()) };
+    let root = match root {
+        Some(root) => root.clone(),
+        None => debian::root().context("Cannot make a bare Debian root")?,
+    };
+    bare::run(&packed, &root, args.without_shm)
 }
 
 /// What was built.

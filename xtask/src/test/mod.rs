@@ -1,14 +1,16 @@
 //! `cargo xtask test`: everything that must hold before a change lands, in the order in which it is quickest to fail.
 //! CI calls the same command and nothing else.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::Command;
+mod lanes;
+mod programs;
+mod suites;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use self::suites::{Suite, Suites};
 use crate::cargo::{cargo, finish};
-use crate::suites::{Failed, Suites};
 use crate::{coverage, deny, schemas, setup, words};
 
 /// Arguments of `cargo xtask test`.
@@ -73,24 +75,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         )
     });
     step(&mut steps, "suites", || {
-        let mut command = cargo();
-        command
-            .args(["test", "--workspace", "--no-fail-fast"])
-            .args(&jobs);
-        // A suite that finds less than it needs must fail here, not skip.
-        command.env("DIVVY_REQUIRE_ALL", "1");
-        // The step before has built what the suites start: they need not ask cargo again.
-        command.env("DIVVY_TEST_BUILT", "1");
-        let outcome = watch(&mut command, &mut suites);
-        // Failures that a second try cannot show are looked at first.
-        suites.judge()?;
-        match outcome {
-            Err(_) if std::env::var_os("DIVVY_TEST_AGAIN").is_some() => again(suites.failed(), &mut unsteady),
-            outcome => outcome,
-        }
+        run_suites(&jobs, &mut suites, &mut unsteady)
     });
+    // A story runs the kit where there is /dev/shm.
     step(&mut steps, "kit", || {
-        finish(cargo().args(["xtask", "gpu-kit", "--native", "--profile", "dev", "--try"]))
+        finish(cargo().args([
+            "xtask",
+            "gpu-kit",
+            "--native",
+            "--profile",
+            "dev",
+            "--try",
+            "--without-shm",
+        ]))
     });
     if !args.suites_only {
         step(&mut steps, "floor", || {
@@ -156,58 +153,47 @@ fn step(steps: &mut Vec<Step>, name: &'static str, work: impl FnOnce() -> anyhow
 /// So many tests may pass on their second try only, in one run.
 const MOST_UNSTEADY: usize = 2;
 
-/// Runs what failed once more, each by itself. On a machine that others share a scenario can come too late for reasons
-/// of theirs; a test that fails then too has failed. The summary still counts the first time, and names those that
-/// passed.
-fn again(failed: &[Failed], unsteady: &mut Vec<String>) -> anyhow::Result<()> {
-    let count: usize = failed.iter().map(|failed| failed.tests.len()).sum();
+/// Builds and runs all suites and the examples of the documentation.
+fn run_suites(jobs: &[String], suites: &mut Suites, unsteady: &mut Vec<String>) -> anyhow::Result<()> {
+    let programs = programs::build(jobs)?;
+    suites.0 = lanes::run(&programs)?;
+    let (examples, success) = lanes::output_of(
+        cargo()
+            .args(["test", "--workspace", "--doc", "--no-fail-fast"])
+            .args(jobs),
+    )?;
+    suites.add_examples(&examples, success);
+    // Failures that a second try cannot show are looked at first.
+    suites.judge()?;
+    let failed: Vec<&Suite> = suites.failed().collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let count: usize = failed.iter().map(|suite| suite.failing.len()).sum();
+    if std::env::var_os("DIVVY_TEST_AGAIN").is_none() {
+        bail!("{count} tests failed");
+    }
     if count > MOST_UNSTEADY {
         bail!("{count} tests failed: no more than {MOST_UNSTEADY} are tried once more");
     }
-    if failed.is_empty() {
-        bail!("cargo test failed, and no suite of it");
-    }
-    for Failed { suite, tests } in failed {
-        if tests.is_empty() {
-            bail!("{} ended without a word of its tests", suite.join(" "));
-        }
-        for test in tests {
-            println!("\n== again: {test}");
-            let mut command = cargo();
-            command
-                .args(["test", "--workspace"])
-                .args(suite)
-                .args(["--", "--exact", test])
-                .envs([("DIVVY_REQUIRE_ALL", "1"), ("DIVVY_TEST_BUILT", "1")]);
-            let mut suites = Suites::default();
-            watch(&mut command, &mut suites)?;
-            suites.judge()?;
-            unsteady.push(test.clone());
-        }
-    }
-    Ok(())
+    again(&failed, unsteady)
 }
 
-/// Runs `cargo test`, passes its output on as it comes, and keeps what it says about each suite.
-fn watch(command: &mut Command, suites: &mut Suites) -> anyhow::Result<()> {
-    let (reader, writer) = std::io::pipe()?;
-    // One pipe for both streams: which suite a result belongs to is told on the other stream.
-    command.stdout(writer.try_clone()?).stderr(writer);
-    let mut child = command.spawn().context("Cannot start cargo test")?;
-    // The command holds the pipe's writing ends: the reader would wait for them for ever.
-    command
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null());
-    let mut output = std::io::stdout().lock();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = line?;
-        output.write_all(&line)?;
-        output.write_all(b"\n")?;
-        suites.note(&String::from_utf8_lossy(&line));
-    }
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("cargo test ended with {status}");
+/// Runs what failed once more, each by itself. On a machine that others share a scenario can come too late for reasons
+/// of theirs; a test that fails then too has failed. The summary still counts the first time, and names those that
+/// passed.
+fn again(failed: &[&Suite], unsteady: &mut Vec<String>) -> anyhow::Result<()> {
+    for suite in failed {
+        let program = suite.program.as_ref().context("An example has no program")?;
+        for test in &suite.failing {
+            println!("\n== again: {test}");
+            let second = Suites(vec![lanes::one(program, test)?]);
+            second.judge()?;
+            if second.failed().next().is_some() {
+                bail!("{test} failed twice");
+            }
+            unsteady.push(test.clone());
+        }
     }
     Ok(())
 }

@@ -1,0 +1,112 @@
+//! Runs test programs: small ones beside each other, scenarios one after the other.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, anyhow};
+
+use super::programs::Program;
+use super::suites::Suite;
+
+/// Runs all of them, and tells how each ended, in the order of `programs`.
+///
+/// # Errors
+/// A program could not be started.
+pub fn run(programs: &[Program]) -> anyhow::Result<Vec<Suite>> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let (scenarios, small): (Vec<&Program>, Vec<&Program>) =
+        programs.iter().partition(|program| program.is_scenarios());
+    // A small suite computes or waits; scenarios start programs and wait for them most of the time.
+    let mut suites = beside(&small, cores, |program| program.command(cores))?;
+    suites.extend(beside(&scenarios, 1, |program| program.command(2 * cores))?);
+    Ok(suites)
+}
+
+/// Runs one test of a program by itself.
+///
+/// # Errors
+/// The program could not be started.
+pub fn one(program: &Program, test: &str) -> anyhow::Result<Suite> {
+    let mut command = program.command(1);
+    command.args(["--exact", test]);
+    suite_of(program, command, true)
+}
+
+/// Runs so many at once.
+fn beside(
+    programs: &[&Program],
+    lanes: usize,
+    command: impl Fn(&Program) -> Command + Sync,
+) -> anyhow::Result<Vec<Suite>> {
+    let next = AtomicUsize::new(0);
+    let ended: Vec<Mutex<Option<anyhow::Result<Suite>>>> =
+        programs.iter().map(|_| Mutex::default()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..lanes.min(programs.len()) {
+            scope.spawn(|| {
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let (Some(program), Some(ended)) = (programs.get(place), ended.get(place)) else {
+                        return;
+                    };
+                    let suite = suite_of(program, command(program), lanes == 1);
+                    *ended.lock().expect("no lane panics while it writes") = Some(suite);
+                }
+            });
+        }
+    });
+    let ended = ended.into_iter().zip(programs).map(|(suite, program)| {
+        let suite = suite.into_inner().expect("no lane panics while it writes");
+        suite.unwrap_or_else(|| Err(anyhow!("{} was not run", program.name)))
+    });
+    ended.collect()
+}
+
+/// What a command prints on both streams, in one text, and whether it ended well. It is printed, too.
+///
+/// # Errors
+/// The command could not be started.
+pub fn output_of(command: &mut Command) -> anyhow::Result<(String, bool)> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()?;
+    // The command holds the pipe's writing ends: the reader would wait for them for ever.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let text = std::io::read_to_string(reader)?;
+    print!("{text}");
+    Ok((text, child.wait()?.success()))
+}
+
+/// Runs one program. What it prints goes out as it comes, or in one piece at its end, so that the output of two that run
+/// beside each other is not mixed.
+fn suite_of(program: &Program, mut command: Command, as_it_comes: bool) -> anyhow::Result<Suite> {
+    let (reader, writer) = std::io::pipe()?;
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("Cannot start {}", program.name))?;
+    // The command holds the pipe's writing ends: the reader would wait for them for ever.
+    drop(command);
+    let mut suite = Suite::new(program);
+    let mut printed = format!("\n-- {}\n", program.name).into_bytes();
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line?;
+        suite.note(&String::from_utf8_lossy(&line));
+        printed.extend_from_slice(&line);
+        printed.push(b'\n');
+        if as_it_comes {
+            std::io::stdout().write_all(&std::mem::take(&mut printed))?;
+        }
+    }
+    std::io::stdout().write_all(&printed)?;
+    suite.end(child.wait()?);
+    Ok(suite)
+}
