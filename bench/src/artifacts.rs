@@ -15,6 +15,9 @@ pub const PRODUCT: [&str; 5] = [
 ];
 
 /// Builds `packages` in the profile that the running bench was built in; answers the folder where the results lie.
+///
+/// # Errors
+/// The build failed, with cargo's reason on stderr, or this program does not lie in a target folder.
 pub fn build(packages: &[&str]) -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().context("Cannot find this program's file")?;
     let folder = program.parent().context("A program lies in a folder")?;

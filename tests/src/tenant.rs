@@ -105,6 +105,9 @@ impl Tenant {
     }
 
     /// Asks for memory and keeps it; the error's CUDA name when it is refused.
+    ///
+    /// # Errors
+    /// The error's CUDA name.
     pub fn allocate(&mut self, bytes: u64) -> Result<(), String> {
         match self.ask(&format!("allocate {bytes}"))["error"].as_str() {
             None => Ok(()),
@@ -113,6 +116,9 @@ impl Tenant {
     }
 
     /// Turns to another CUDA device; the error's CUDA name when it is refused.
+    ///
+    /// # Errors
+    /// The error's CUDA name.
     pub fn use_device(&mut self, ordinal: u32) -> Result<(), String> {
         match self.ask(&format!("use {ordinal}"))["error"].as_str() {
             None => Ok(()),

@@ -42,6 +42,14 @@ pub fn lookup(name: &str, cuda_version: i32, flags: u64) -> Option<Symbol> {
 /// where the function has one, and never the legacy one instead. A function without a stream has one variant for both.
 /// Versions compare as unsigned numbers, so a negative one is newer than all. Only public names are known, not those of
 /// exports (`cuMemAlloc_v2`). All of this is as NVIDIA's driver 535 answers, name by name.
+///
+/// ```
+/// use divvy_abi::{Query, query};
+///
+/// let Query::Found(symbol) = query("cuMemAlloc", 12_000, 0) else { panic!("there since CUDA 2.0") };
+/// assert_eq!(symbol.name(), "cuMemAlloc_v2");
+/// assert_eq!(query("cuMemAlloc_v2", 12_000, 0), Query::Unknown);
+/// ```
 pub fn query(name: &str, cuda_version: i32, flags: u64) -> Query {
     let version = cuda_version as u32;
     let want_per_thread = flags & u64::from(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0) != 0;

@@ -9,6 +9,20 @@
 //! - [`Arbiter`], [`Event`], [`Decision`], [`View`]: the arbiter.
 //! - [`sim`]: a model device with programs, a gate and an agent's loop, for tests and benches. No decision uses it.
 //!
+//! ```
+//! use divvy_arbiter::{Arbiter, Decision, DeviceId, Event, FOREVER, MILLISECOND, Settings, Share, TenantId, Terms};
+//!
+//! let mut arbiter = Arbiter::new(Settings::default(), 1);
+//! let tenant = TenantId(7);
+//! let terms = Terms::soft(Share::new(3000).expect("30 %"));
+//! arbiter.handle(0, &Event::Arrived { tenant, devices: vec![DeviceId(0)], terms })?;
+//! let decisions = arbiter.handle(MILLISECOND, &Event::Ready { tenant })?;
+//! // No other tenant wants the device: the lease has no end.
+//! assert!(matches!(decisions[..], [Decision::Grant { until: FOREVER, .. }]));
+//! # Ok::<(), divvy_arbiter::Refused>(())
+//! ```
+//!
+//! # What stands around it
 //! # What stands around it
 //!
 //! **The agent's loop** owns the clock and the pages. It must

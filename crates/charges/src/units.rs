@@ -7,6 +7,13 @@ pub const UNIT: u64 = divvy_ledger::accounting::UNIT;
 pub(crate) const MOST: u64 = u64::MAX - UNIT + 1;
 
 /// `bytes` as the ledger counts them. Saturates below the top, where every limit refuses.
+///
+/// ```
+/// use divvy_charges::{UNIT, rounded};
+///
+/// assert_eq!(rounded(1), UNIT);
+/// assert_eq!(rounded(UNIT), UNIT);
+/// ```
 #[inline]
 #[must_use]
 pub fn rounded(bytes: u64) -> u64 {

@@ -75,12 +75,18 @@ pub struct Usage {
 
 /// Which processes use a device and how much of it, read from its page without touching a driver. A device that was
 /// never used has no page and no use. `id` is its usual UUID: `GPU-…`, or `MIG-…`.
+///
+/// # Errors
+/// [`HardwareError`]: the run directory or the page cannot be read.
 pub fn usage(id: &str) -> Result<Usage, HardwareError> {
     usage_in(&run_directory(), id)
 }
 
 /// The same for a device of the run directory `directory`, whatever this process's own is. For a GPU in MIG mode it is
 /// the use of all its instances; for an instance that was removed it is nothing.
+///
+/// # Errors
+/// [`HardwareError`]: the page cannot be found or read.
 pub fn usage_in(directory: &Path, id: &str) -> Result<Usage, HardwareError> {
     let Some(uuid) = Uuid::parse(id) else {
         return Ok(Usage::default());

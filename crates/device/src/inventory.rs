@@ -139,6 +139,16 @@ pub fn compute_instances(gpu: &DeviceFacts, state: &State) -> Vec<DeviceFacts> {
 
 /// The devices that a specification (`h100`, `a100-40gb*2`, the value of `DIVVY_EMULATED`) describes in a run
 /// directory, in order of their index.
+///
+/// ```
+/// let devices = divvy_device::devices("a100-40gb*2,h100", "/run/user/1000/divvy".as_ref())?;
+/// assert_eq!(devices.len(), 3);
+/// assert_eq!(devices[2].compute_capability(), (9, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`SpecError`]: the text describes no devices; the variant says where.
 pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, SpecError> {
     let items = spec::parse(spec)?;
     let facts = items.into_iter().enumerate().map(|(index, item)| DeviceFacts {
@@ -169,6 +179,9 @@ pub fn granted_devices(granted: &Granted) -> Result<Vec<DeviceFacts>, SpecError>
 
 /// The devices that a container was granted; else those `DIVVY_EMULATED` describes, or the default's where it is unset
 /// or empty.
+///
+/// # Errors
+/// [`SpecError`]: the variable's text describes no devices.
 pub fn devices_from_env() -> Result<Vec<DeviceFacts>, SpecError> {
     if let Some((spec, directory)) = stand_in::settings() {
         return devices(&spec, &directory);

@@ -8,6 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::DeviceRecord;
 
 /// A way to name one device.
+///
+/// ```
+/// use divvy_model::Selector;
+///
+/// assert_eq!("1".parse(), Ok(Selector::Index(1)));
+/// assert_eq!("emulated:h100".parse(), Ok(Selector::Emulated("h100".into())));
+/// assert!("the second one".parse::<Selector>().is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {

@@ -91,6 +91,14 @@ impl std::fmt::Debug for Module {
 impl Module {
     /// Reads PTX text. NUL bytes at its end are accepted.
     ///
+    /// ```
+    /// let ptx = b".version 8.0 .target sm_80 .address_size 64 .visible .entry empty() { ret; }";
+    /// let module = divvy_ptx::Module::parse(ptx)?;
+    /// assert_eq!(module.kernels().len(), 1);
+    /// assert!(divvy_ptx::Module::parse(b".entry").is_err());
+    /// # Ok::<(), divvy_ptx::ParseError>(())
+    /// ```
+    ///
     /// # Errors
     /// The first thing in the text that is not PTX, or that cannot be decoded, with its place. An instruction that is
     /// merely not implemented is no error: see [`Kernel::unsupported`].

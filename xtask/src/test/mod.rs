@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that must hold before a change lands, in the order in which it is quickest to fail.
 //! CI calls the same command and nothing else.
 
-mod lanes;
 mod programs;
+mod runner;
 mod suites;
 
 use std::time::{Duration, Instant};
@@ -156,8 +156,8 @@ const MOST_UNSTEADY: usize = 2;
 /// Builds and runs all suites and the examples of the documentation.
 fn run_suites(jobs: &[String], suites: &mut Suites, unsteady: &mut Vec<String>) -> anyhow::Result<()> {
     let programs = programs::build(jobs)?;
-    suites.0 = lanes::run(&programs)?;
-    let (examples, success) = lanes::output_of(
+    suites.0 = runner::run(&programs)?;
+    let (examples, success) = runner::output_of(
         cargo()
             .args(["test", "--workspace", "--doc", "--no-fail-fast"])
             .args(jobs),
@@ -187,7 +187,7 @@ fn again(failed: &[&Suite], unsteady: &mut Vec<String>) -> anyhow::Result<()> {
         let program = suite.program.as_ref().context("An example has no program")?;
         for test in &suite.failing {
             println!("\n== again: {test}");
-            let second = Suites(vec![lanes::one(program, test)?]);
+            let second = Suites(vec![runner::one(program, test)?]);
             second.judge()?;
             if second.failed().next().is_some() {
                 bail!("{test} failed twice");

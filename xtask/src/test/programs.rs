@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::cargo::cargo;
 
+/// The suites that look at processes' shares of time.
+const TIMED: [&str; 2] = ["engine", "gate"];
+
 /// One test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -61,9 +64,14 @@ fn program_of(message: &str) -> Option<Program> {
 }
 
 impl Program {
-    /// Whether it runs whole programs beside each other and looks at their shares and times: it runs by itself.
+    /// Whether it runs whole programs: those wait for each other most of the time.
     pub fn is_scenarios(&self) -> bool {
         self.folder.file_name().is_some_and(|name| name == "tests")
+    }
+
+    /// Whether it looks at shares of time that processes have, so that a neighbour spoils what it sees.
+    pub fn is_timed(&self) -> bool {
+        TIMED.contains(&self.name.as_str())
     }
 
     /// The command that runs its tests, so many at once.

@@ -139,6 +139,9 @@ pub struct OwnPlace {
 
 impl Page {
     /// Maps the page, made if it is a file that is not there.
+    ///
+    /// # Errors
+    /// The system's reason, or `EPROTO` for a file that is no such page.
     pub fn open(file: &PageFile) -> Result<Page, Errno> {
         let fd = open_or_make(file)?;
         check_size(file, &fd)?;
@@ -153,6 +156,9 @@ impl Page {
 
     /// A copy of the page, for a look. It is memory of this process alone, so that a file which is shortened meanwhile
     /// is an error and no signal. A change to the copy changes nothing for others.
+    ///
+    /// # Errors
+    /// The system's reason, or `EPROTO` for a file that is no such page.
     pub fn look(file: &PageFile) -> Result<Page, Errno> {
         let fd = file.open()?;
         check_size(file, &fd)?;
@@ -181,6 +187,9 @@ impl Page {
     }
 
     /// Takes a place for this process.
+    ///
+    /// # Errors
+    /// `ENOSPC` where all places are taken; else the system's reason.
     pub fn join(&self) -> Result<OwnPlace, Errno> {
         self.reap();
         let pid = host_pid();
@@ -588,6 +597,9 @@ impl JobWords {
 
 /// Sets the slice in a page without mapping it: for the agent. The page is made if it is a file that is not there. All
 /// readers check the word.
+///
+/// # Errors
+/// The system's reason.
 pub fn write_slice(file: &PageFile, slice: u64) -> Result<(), Errno> {
     let fd = open_or_make(file)?;
     // Looked at first: a page of another layout has another word there, and a short one would get a hole.
@@ -597,6 +609,9 @@ pub fn write_slice(file: &PageFile, slice: u64) -> Result<(), Errno> {
 }
 
 /// Makes a page for a holder: a memory file of sealed size.
+///
+/// # Errors
+/// [`PageError`]: the system gives no memory file.
 pub fn new_served() -> Result<OwnedFd, PageError> {
     new_page(DEVICE_PAGE, BYTES, &head())
 }

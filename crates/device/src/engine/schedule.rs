@@ -197,6 +197,9 @@ impl Schedule {
 
     /// When the first job of a place to end will end, if no process asks for more. Otherwise, as an error, the latest
     /// time that is certain to come first.
+    ///
+    /// # Errors
+    /// The latest time in nanoseconds of the device's clock that is certain to come before that end.
     pub fn predict(&self, place: usize, now: Now) -> Result<u64, u64> {
         let mut future = self.clone();
         for _ in 0..STEPS {

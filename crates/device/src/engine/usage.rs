@@ -37,11 +37,17 @@ pub struct EngineUsage {
 
 /// Which processes kept a device's engine busy and for how long, exact to the nanosecond of the device clock. A device
 /// without any use yet was idle.
+///
+/// # Errors
+/// [`HardwareError`]: the run directory or the page cannot be read.
 pub fn engine_usage(uuid: Uuid) -> Result<EngineUsage, HardwareError> {
     engine_usage_in(&run_directory(), uuid)
 }
 
 /// The same for a device of the run directory `directory`, whatever this process's own is.
+///
+/// # Errors
+/// [`HardwareError`]: the page cannot be found or read.
 pub fn engine_usage_in(directory: &Path, uuid: Uuid) -> Result<EngineUsage, HardwareError> {
     let file = pages::find(directory, uuid)?.engine;
     let page = match Page::look(&file) {
@@ -83,6 +89,9 @@ fn failed(path: &Path, errno: Errno) -> HardwareError {
 
 /// Sets how long a process keeps a device while others want it, by the driver's numbers (`nvidia-smi compute-policy
 /// --set-timeslice`): 0 default, 1 short, 2 medium, 3 long. Other numbers are the default. The run directory exists.
+///
+/// # Errors
+/// [`HardwareError`]: the page cannot be found or written.
 pub fn set_time_slice(directory: &Path, uuid: Uuid, code: u32) -> Result<(), HardwareError> {
     let slice = match code {
         1 => SHORT_SLICE,

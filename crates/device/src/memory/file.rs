@@ -29,6 +29,9 @@ pub struct Identity {
 
 impl Identity {
     /// The identity of an open file.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn of(fd: impl AsFd) -> Result<Identity, Errno> {
         let facts = rustix::fs::fstat(fd)?;
         Ok(Identity {
@@ -41,6 +44,9 @@ impl Identity {
 impl MemoryFile {
     /// A new file of `bytes` zeros that take no memory until they are written. Its size is sealed: no process that gets
     /// it can make others fault.
+    ///
+    /// # Errors
+    /// `EFBIG` beyond the limit on file sizes of this process; else the system's reason.
     pub fn create(bytes: u64) -> Result<MemoryFile, Errno> {
         // Beyond this limit the kernel would not only refuse but send a signal.
         if rustix::process::getrlimit(rustix::process::Resource::Fsize)
@@ -62,6 +68,9 @@ impl MemoryFile {
     }
 
     /// Keeps a file that came from elsewhere.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn keep(fd: OwnedFd) -> Result<MemoryFile, Errno> {
         let identity = Identity::of(&fd)?;
         let high = rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_DESCRIPTOR);
@@ -82,6 +91,9 @@ impl MemoryFile {
     }
 
     /// The descriptor, unless the program has closed it.
+    ///
+    /// # Errors
+    /// `EBADF`: the program has closed it, or its number is another file now.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
         // SAFETY: the number is not -1. If the program closed it, fstat says so or shows another file.
         let fd = unsafe { BorrowedFd::borrow_raw(self.number) };
@@ -93,11 +105,17 @@ impl MemoryFile {
     }
 
     /// A descriptor for the program to pass on.
+    ///
+    /// # Errors
+    /// `EBADF` where the program has closed it, or the system's reason.
     pub fn export(&self) -> Result<OwnedFd, Errno> {
         rustix::io::fcntl_dupfd_cloexec(self.fd()?, 0)
     }
 
     /// Gives the bytes of a part back to the system; they are zero from then on.
+    ///
+    /// # Errors
+    /// The system's reason; `EBADF` where the program has closed the descriptor.
     pub fn discard(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(self.fd()?, flags, offset, bytes)

@@ -23,8 +23,14 @@ const SMALL: u64 = PAGE / 2;
 /// Where device memory is accounted: the device's hardware page, which all processes share.
 pub trait Charge: Send + Sync {
     /// Takes bytes from the device, or says that there are not enough.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: the device has not so many bytes.
     fn take(&self, bytes: u64) -> Result<(), OutOfMemory>;
     /// Takes bytes that are counted already, because another process had them, whether or not there are enough.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: the account cannot be reached.
     fn take_over(&self, bytes: u64) -> Result<(), OutOfMemory>;
     /// Gives bytes back.
     fn give(&self, bytes: u64);
@@ -57,6 +63,9 @@ pub struct Charged {
 
 impl Charged {
     /// Takes bytes, or says that there are not enough.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: the device has not so many bytes.
     pub fn take(charge: &Arc<dyn Charge>, bytes: u64) -> Result<Charged, OutOfMemory> {
         charge.take(bytes)?;
         Ok(Charged {
@@ -68,6 +77,9 @@ impl Charged {
 
 impl Charged {
     /// Takes bytes over from a process that let them go.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: the account cannot be reached.
     pub fn take_over(charge: &Arc<dyn Charge>, bytes: u64) -> Result<Charged, OutOfMemory> {
         charge.take_over(bytes)?;
         Ok(Charged {
@@ -293,6 +305,9 @@ impl Heap {
     }
 
     /// Pages of their own, charged, for a caller that maps them: `bytes` are whole device pages.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: the device has not so many bytes, or the system gives no file.
     pub fn take_pages(&self, bytes: u64) -> Result<(FileExtent, Charged), OutOfMemory> {
         let charged = Charged::take(&self.charge, bytes)?;
         let file_extent = self.store().and_then(|store| store.take(bytes));
@@ -311,6 +326,9 @@ impl Heap {
     }
 
     /// At least `bytes` of device memory, never 0, aligned to [`GRANULE`].
+    ///
+    /// # Errors
+    /// [`OutOfMemory`]: the device has not so many bytes.
     pub fn take(self: &Arc<Heap>, bytes: u64) -> Result<Extent, OutOfMemory> {
         // No mapping can be as large as this, and rounding up could overflow.
         if bytes > i64::MAX as u64 {

@@ -22,17 +22,26 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps at least `bytes`, at an address that is a multiple of `align` (a power of two of at least a page).
     /// A forked child does not inherit it when `device` is set: the child has no device.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn new(bytes: usize, align: usize, device: bool) -> Result<Mapping, Errno> {
         Mapping::anonymous(bytes, align, device, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Keeps an address range of a multiple of `align` free of everything else. No code may touch it until [`map_over`]
     /// put something there.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn reserve(bytes: usize, align: usize) -> Result<Mapping, Errno> {
         Mapping::anonymous(bytes, align, true, ProtFlags::empty())
     }
 
     /// The same at an address of the caller's choice, if that is free; `address` is a multiple of a host page.
+    ///
+    /// # Errors
+    /// `EEXIST` where something is at that address; else the system's reason.
     pub fn reserve_at(address: u64, bytes: usize) -> Result<Mapping, Errno> {
         // SAFETY: the kernel refuses the address if anything is there.
         let start = unsafe {
@@ -57,6 +66,9 @@ impl Mapping {
 
     /// Maps a part of a memory file, shared with all others that map it, at a multiple of `align`; `offset` is a
     /// multiple of a host page. A forked child does not inherit it.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn of_file(fd: BorrowedFd<'_>, offset: u64, bytes: usize, align: usize) -> Result<Mapping, Errno> {
         let mapping = Mapping::reserve(bytes, align)?;
         // SAFETY: the range is the reservation just made, which no other code knows yet.
@@ -117,6 +129,9 @@ impl Drop for Mapping {
 ///
 /// # Safety
 /// The range lies inside a [`Mapping`] of the caller's, and no code uses what is there.
+///
+/// # Errors
+/// The system's reason.
 pub unsafe fn map_over(address: u64, bytes: usize, fd: BorrowedFd<'_>, offset: u64) -> Result<(), Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -131,6 +146,9 @@ pub unsafe fn map_over(address: u64, bytes: usize, fd: BorrowedFd<'_>, offset: u
 ///
 /// # Safety
 /// As for [`map_over`].
+///
+/// # Errors
+/// The system's reason.
 pub unsafe fn clear_over(address: u64, bytes: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: as the caller promises.

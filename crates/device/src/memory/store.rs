@@ -21,6 +21,9 @@ pub struct Store {
 
 impl Store {
     /// A store with all of its extents free.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn create() -> Result<Arc<Store>, Errno> {
         Ok(Arc::new(Store {
             file: MemoryFile::create(BYTES)?,
@@ -65,6 +68,9 @@ impl FileExtent {
     }
 
     /// Maps all of it at an address that is a multiple of `align`.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn map(&self, align: usize) -> Result<Mapping, Errno> {
         let length = usize::try_from(self.bytes).map_err(|_| Errno::NOMEM)?;
         Mapping::of_file(self.file().fd()?, self.offset, length, align)

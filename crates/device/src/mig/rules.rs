@@ -104,6 +104,9 @@ impl State {
 
     /// Makes a GPU instance and returns its id. Without a given place it is put as far back as it goes. So the order of
     /// requests matters, as it does on hardware: after two small ones there may be no space for a large one.
+    ///
+    /// # Errors
+    /// [`Refusal`]: MIG mode is off, the profile or place does not exist, or there is no space.
     pub fn create(
         &mut self,
         product: &'static MigProduct,
@@ -139,6 +142,9 @@ impl State {
     }
 
     /// Removes a GPU instance, which must be empty.
+    ///
+    /// # Errors
+    /// [`Refusal`]: there is no such instance, or it is not empty.
     pub fn destroy(&mut self, id: u32) -> Result<(), Refusal> {
         let instance = self.instance(id).ok_or(Refusal::Unknown)?;
         if !instance.compute.is_empty() {
@@ -158,6 +164,9 @@ impl State {
     }
 
     /// Makes a compute instance; its id.
+    ///
+    /// # Errors
+    /// [`Refusal`]: there is no such GPU instance or profile, or no space in it.
     pub fn create_compute(
         &mut self,
         product: &'static MigProduct,
@@ -192,6 +201,9 @@ impl State {
     }
 
     /// Removes a compute instance, in which no process runs.
+    ///
+    /// # Errors
+    /// [`Refusal`]: there is no such instance, or it is in use.
     pub fn destroy_compute(&mut self, gpu_instance: u32, id: u32) -> Result<(), Refusal> {
         let instance = self.instance_mut(gpu_instance).ok_or(Refusal::Unknown)?;
         let before = instance.compute.len();

@@ -140,6 +140,9 @@ impl Timing {
 }
 
 /// The devices, in order of their index.
+///
+/// # Errors
+/// [`SpecError`]: the text describes no devices; the variant says where.
 pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
     let mut devices: Vec<Item> = Vec::new();
     let mut last: Range<usize> = 0..0;

@@ -47,6 +47,9 @@ pub struct SharedEvent {
 
 impl SharedEvent {
     /// A new event without a recording.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn create(directory: &Path) -> Result<Arc<SharedEvent>, Errno> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|why| Errno::from_io_error(&why).unwrap_or(Errno::IO))?;
@@ -68,6 +71,9 @@ impl SharedEvent {
     }
 
     /// An event that a process has; None if no process has it any more.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn open(directory: &Path, id: Id) -> Result<Option<Arc<SharedEvent>>, Errno> {
         let path = directory.join(id.to_string());
         let file = match open(&path) {

@@ -30,6 +30,9 @@ pub struct FileLock {
 impl FileLock {
     /// Takes bytes of an open file, through its description, which no other code may lock through. None if another
     /// description has them.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn take(file: OwnedFd, first: u64, count: u64, mode: Hold) -> Result<Option<FileLock>, Errno> {
         // Mapped before it is locked: a child forked in between must not keep the lock.
         let mapping = Mapping::of_file(file.as_fd(), 0, FILE_BYTES, FILE_BYTES)?;
@@ -46,6 +49,9 @@ impl FileLock {
 }
 
 /// Takes bytes until the descriptor is closed; false if another description has them.
+///
+/// # Errors
+/// The system's reason.
 pub fn try_lock(file: BorrowedFd<'_>, first: u64, count: u64, mode: Hold) -> Result<bool, Errno> {
     let kind = match mode {
         Hold::Alone => libc::F_WRLCK,
@@ -59,6 +65,9 @@ pub fn try_lock(file: BorrowedFd<'_>, first: u64, count: u64, mode: Hold) -> Res
 }
 
 /// Whether another description has any lock on a byte.
+///
+/// # Errors
+/// The system's reason.
 pub fn is_locked(file: BorrowedFd<'_>, byte: u64) -> Result<bool, Errno> {
     let mut lock = range(libc::F_WRLCK, byte, 1);
     call(file, libc::F_OFD_GETLK, &mut lock)?;
@@ -66,6 +75,9 @@ pub fn is_locked(file: BorrowedFd<'_>, byte: u64) -> Result<bool, Errno> {
 }
 
 /// Opens a file to lock it: a description of its own.
+///
+/// # Errors
+/// The system's reason.
 pub fn open(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(
         path,
@@ -75,6 +87,9 @@ pub fn open(path: &Path) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens the file that a link of /proc names.
+///
+/// # Errors
+/// The system's reason.
 pub fn open_link(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
 }

@@ -41,6 +41,9 @@ pub struct Id(pub [u8; 16]);
 
 impl Id {
     /// A new name.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn random() -> Result<Id, Errno> {
         let mut bytes = [0; 16];
         let read = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -215,6 +218,9 @@ impl OwnershipRecords {
 
     /// Takes part in memory that another process made. None if there is no such ownership record: no process has the
     /// memory.
+    ///
+    /// # Errors
+    /// `EAGAIN` where other processes come and go all the time; else the system's reason.
     pub fn join(
         self: &Arc<OwnershipRecords>,
         id: Id,
@@ -318,6 +324,9 @@ fn is_shared(file: &OwnedFd) -> bool {
 
 impl OwnershipRecord {
     /// Says which allocation starts at an offset into the memory and may be opened; 0 is none.
+    ///
+    /// # Errors
+    /// `EINVAL` for an offset beyond the memory; else the system's reason.
     pub fn list(&self, offset: u64, allocation: u64) -> Result<(), Errno> {
         let place = place(offset).ok_or(Errno::INVAL)?;
         rustix::io::pwrite(open(&self.path)?, &allocation.to_le_bytes(), place).map(drop)

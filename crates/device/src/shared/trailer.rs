@@ -40,6 +40,9 @@ pub struct Trailer {
 
 impl Trailer {
     /// A new file of such memory.
+    ///
+    /// # Errors
+    /// The system's reason.
     pub fn create(&self) -> Result<MemoryFile, Errno> {
         let length = self
             .bytes

@@ -9,6 +9,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_tests::build::binaries;
 use divvy_tests::clients::{python, tools_python};
@@ -21,6 +22,8 @@ use serde_json::{Value, json};
 struct Kit {
     host: Host,
     home: PathBuf,
+    /// One kit at a time: it judges shares of a device whose kernels run on this machine's own cores.
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// What the emulated device answers to one instruction, and the kernel that asks it.
@@ -41,6 +44,9 @@ fn case(wanted: u64) -> Value {
 impl Kit {
     /// With `divvy` as it is, or with a script in its place, which finds the real one as `$DIVVY`.
     fn new(script: Option<&str>) -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        // A test that failed does not stop the others.
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let host = Host::new();
         let home = host.folder().join("kit");
         let bin = home.join("bin");
@@ -71,7 +77,11 @@ impl Kit {
         }
         let kernels = divvy_tests::build::workspace().join("crates/ptx/tests/kernels");
         symlink(kernels, home.join("kernels")).expect("a link");
-        let kit = Self { host, home };
+        let kit = Self {
+            host,
+            home,
+            _turn: turn,
+        };
         kit.write_cases(&format!("{}\n", case(9)));
         kit
     }
@@ -313,9 +323,13 @@ fn a_run_that_is_cut_off_leaves_no_program_and_is_gone_on_with() {
     };
     let begin = || {
         let mut command = kit.command(&["--part", "compute"]);
-        let started = command.stdout(Stdio::null()).spawn().expect("started");
+        let mut started = command.stdout(Stdio::null()).spawn().expect("started");
         // The runner, the part, and two tenants at least.
-        wait::until("tenants run", || (running() >= 4).then_some(()));
+        wait::until("tenants run", || {
+            let ended = started.try_wait().expect("a child");
+            assert!(ended.is_none(), "{ended:?}: {}", kit.part("compute"));
+            (running() >= 4).then_some(())
+        });
         started
     };
     let mut told = begin();

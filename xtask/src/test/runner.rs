@@ -1,4 +1,4 @@
-//! Runs test programs: small ones beside each other, scenarios one after the other.
+//! Runs test programs: small ones beside each other; those that look at shares of time, and scenarios, one after the other.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use super::programs::Program;
 use super::suites::Suite;
 
-/// Runs all of them, and tells how each ended, in the order of `programs`.
+/// Runs all of them, and tells how each ended.
 ///
 /// # Errors
 /// A program could not be started.
@@ -18,8 +18,9 @@ pub fn run(programs: &[Program]) -> anyhow::Result<Vec<Suite>> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let (scenarios, small): (Vec<&Program>, Vec<&Program>) =
         programs.iter().partition(|program| program.is_scenarios());
-    // A small suite computes or waits; scenarios start programs and wait for them most of the time.
+    let (timed, small): (Vec<&Program>, Vec<&Program>) = small.iter().partition(|program| program.is_timed());
     let mut suites = beside(&small, cores, |program| program.command(cores))?;
+    suites.extend(beside(&timed, 1, |program| program.command(cores))?);
     suites.extend(beside(&scenarios, 1, |program| program.command(2 * cores))?);
     Ok(suites)
 }
@@ -37,28 +38,30 @@ pub fn one(program: &Program, test: &str) -> anyhow::Result<Suite> {
 /// Runs so many at once.
 fn beside(
     programs: &[&Program],
-    lanes: usize,
+    at_once: usize,
     command: impl Fn(&Program) -> Command + Sync,
 ) -> anyhow::Result<Vec<Suite>> {
     let next = AtomicUsize::new(0);
     let ended: Vec<Mutex<Option<anyhow::Result<Suite>>>> =
         programs.iter().map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {
-        for _ in 0..lanes.min(programs.len()) {
+        for _ in 0..at_once.min(programs.len()) {
             scope.spawn(|| {
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let (Some(program), Some(ended)) = (programs.get(place), ended.get(place)) else {
                         return;
                     };
-                    let suite = suite_of(program, command(program), lanes == 1);
-                    *ended.lock().expect("no lane panics while it writes") = Some(suite);
+                    let suite = suite_of(program, command(program), at_once == 1);
+                    *ended.lock().expect("no thread of ours panics while it writes") = Some(suite);
                 }
             });
         }
     });
     let ended = ended.into_iter().zip(programs).map(|(suite, program)| {
-        let suite = suite.into_inner().expect("no lane panics while it writes");
+        let suite = suite
+            .into_inner()
+            .expect("no thread of ours panics while it writes");
         suite.unwrap_or_else(|| Err(anyhow!("{} was not run", program.name)))
     });
     ended.collect()
@@ -82,7 +85,7 @@ pub fn output_of(command: &mut Command) -> anyhow::Result<(String, bool)> {
     Ok((text, child.wait()?.success()))
 }
 
-/// Runs one program. What it prints goes out as it comes, or in one piece at its end, so that the output of two that run
+/// Runs one program. What it prints goes out as it comes, or all at its end, so that the output of two that run
 /// beside each other is not mixed.
 fn suite_of(program: &Program, mut command: Command, as_it_comes: bool) -> anyhow::Result<Suite> {
     let (reader, writer) = std::io::pipe()?;
