@@ -20,7 +20,6 @@ mod examples;
 mod holder;
 #[path = "attacks.rs"]
 mod images;
-mod kit;
 mod lasting;
 mod leases;
 mod memory;

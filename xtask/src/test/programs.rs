@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cargo::cargo;
 
 /// The suites that look at processes' shares of time.
-const TIMED: [&str; 2] = ["engine", "gate"];
+const TIMED: [&str; 3] = ["engine", "gate", "kit"];
 
 /// One test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Program {
         self.folder.file_name().is_some_and(|name| name == "tests")
     }
 
-    /// Whether it looks at shares of time that processes have, so that a neighbour spoils what it sees.
+    /// Whether it looks at shares of time that processes have, so that neighbours spoil what it sees.
     pub fn is_timed(&self) -> bool {
         TIMED.contains(&self.name.as_str())
     }

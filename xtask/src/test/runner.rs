@@ -16,9 +16,10 @@ use super::suites::Suite;
 /// A program could not be started.
 pub fn run(programs: &[Program]) -> anyhow::Result<Vec<Suite>> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let (timed, others): (Vec<&Program>, Vec<&Program>) =
+        programs.iter().partition(|program| program.is_timed());
     let (scenarios, small): (Vec<&Program>, Vec<&Program>) =
-        programs.iter().partition(|program| program.is_scenarios());
-    let (timed, small): (Vec<&Program>, Vec<&Program>) = small.iter().partition(|program| program.is_timed());
+        others.iter().partition(|program| program.is_scenarios());
     let mut suites = beside(&small, cores, |program| program.command(cores))?;
     suites.extend(beside(&timed, 1, |program| program.command(cores))?);
     suites.extend(beside(&scenarios, 1, |program| program.command(2 * cores))?);

@@ -9,7 +9,6 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_tests::build::binaries;
 use divvy_tests::clients::{python, tools_python};
@@ -22,8 +21,6 @@ use serde_json::{Value, json};
 struct Kit {
     host: Host,
     home: PathBuf,
-    /// One kit at a time: it judges shares of a device whose kernels run on this machine's own cores.
-    _turn: MutexGuard<'static, ()>,
 }
 
 /// What the emulated device answers to one instruction, and the kernel that asks it.
@@ -44,9 +41,6 @@ fn case(wanted: u64) -> Value {
 impl Kit {
     /// With `divvy` as it is, or with a script in its place, which finds the real one as `$DIVVY`.
     fn new(script: Option<&str>) -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        // A test that failed does not stop the others.
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let host = Host::new();
         let home = host.folder().join("kit");
         let bin = home.join("bin");
@@ -77,11 +71,7 @@ impl Kit {
         }
         let kernels = divvy_tests::build::workspace().join("crates/ptx/tests/kernels");
         symlink(kernels, home.join("kernels")).expect("a link");
-        let kit = Self {
-            host,
-            home,
-            _turn: turn,
-        };
+        let kit = Self { host, home };
         kit.write_cases(&format!("{}\n", case(9)));
         kit
     }
