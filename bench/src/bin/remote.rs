@@ -212,17 +212,15 @@ fn submit(args: &Args, bytes: usize) -> anyhow::Result<Reading> {
     })
 }
 
-/// Nanoseconds for one message of `bytes`, in a stream of them.
-fn stream(args: &Args, bytes: usize) -> anyhow::Result<Reading> {
-    let (_other, mut client) = connect(
-        args,
-        &Shape {
-            channels: 1,
-            ..Shape::default()
-        },
-        ALWAYS,
-    )?;
-    let count = (64 << 20) / bytes;
+/// Nanoseconds for one message of `bytes`, in a stream of them through a ring of `ring` bytes.
+fn stream(args: &Args, bytes: usize, ring: u32) -> anyhow::Result<Reading> {
+    let shape = Shape {
+        channels: 1,
+        request_bytes: ring,
+        ..Shape::default()
+    };
+    let (_other, mut client) = connect(args, &shape, ALWAYS)?;
+    let count = STREAM / bytes;
     let (message, mut reply) = (vec![7; bytes], Vec::new());
     read(args.rounds.min(15), || {
         let began = Instant::now();
@@ -236,7 +234,7 @@ fn stream(args: &Args, bytes: usize) -> anyhow::Result<Reading> {
 
 /// Nanoseconds for a copy of `bytes` by memcpy, from one buffer of this process into another.
 fn copy(args: &Args, bytes: usize) -> anyhow::Result<Reading> {
-    let count = (64 << 20) / bytes;
+    let count = STREAM / bytes;
     let (from, mut into) = (vec![7_u8; bytes], vec![0_u8; bytes]);
     read(args.rounds.min(15), || {
         let began = Instant::now();
@@ -245,6 +243,28 @@ fn copy(args: &Args, bytes: usize) -> anyhow::Result<Reading> {
         }
         Ok(began.elapsed().as_nanos() as f64 / count as f64)
     })
+}
+
+/// Bytes of one round of a stream: more than the caches hold.
+const STREAM: usize = 64 << 20;
+
+fn bandwidth(args: &Args) -> anyhow::Result<()> {
+    let rate = |bytes: usize, reading: Reading| (bytes as f64 / reading.median, bytes as f64 / reading.best);
+    let (far, far_best) = rate(STREAM, copy(args, STREAM)?);
+    println!("memcpy beyond the caches {far:>31.1} GB/s{far_best:>11.1} GB/s");
+    for (name, bytes) in [("64 KiB", 64 << 10), ("1 MiB", 1 << 20)] {
+        let (near, near_best) = rate(bytes, copy(args, bytes)?);
+        println!("memcpy of {name}, in the cache {near:>27.1} GB/s{near_best:>11.1} GB/s");
+        for (ring_name, ring) in [("256 KiB", 1 << 18), ("4 MiB", 1 << 22)] {
+            let (through, best) = rate(bytes, stream(args, bytes, ring)?);
+            println!(
+                "messages of {name} through a ring of {ring_name:<8}{through:>12.1} GB/s{best:>11.1} GB/s   {:.2} and {:.2} of memcpy",
+                best / far_best,
+                best / near_best,
+            );
+        }
+    }
+    Ok(())
 }
 
 fn main() -> anyhow::Result<()> {
@@ -265,16 +285,5 @@ fn main() -> anyhow::Result<()> {
     for bytes in [0, 64, 256] {
         show(&format!("submit of {bytes} bytes"), submit(&args, bytes)?);
     }
-    for (name, bytes) in [("64 KiB", 64 << 10), ("1 MiB", 1 << 20)] {
-        let (ring, memcpy) = (stream(&args, bytes)?, copy(&args, bytes)?);
-        let rate = |ns: f64| bytes as f64 / ns;
-        println!(
-            "messages of {name:<8}{:>6.1} GB/s; memcpy {:>6.1} GB/s; ratio {:.2} (best rounds {:.2})",
-            rate(ring.median),
-            rate(memcpy.median),
-            memcpy.median / ring.median,
-            memcpy.best / ring.best,
-        );
-    }
-    Ok(())
+    bandwidth(&args)
 }

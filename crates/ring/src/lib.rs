@@ -14,7 +14,7 @@
 //!          reply <─ Consumer ──│ replies   ▒▒▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒ │<─ Producer ── reply
 //!     private: head            │         head^  ^tail        │     private: tail
 //!                              │                             │
-//!                              │ owner    who has the channel│
+//!                              │ owner    free, taken, …     │
 //!                              │ asleep, signal of each side │<── doorbell: futex, eventfd or none
 //!                              └─────────────────────────────┘
 //! ```

@@ -23,8 +23,8 @@ use crate::stream::{Consumer, Direction, Producer};
 pub enum Backing {
     /// A memory file whose size is sealed: no side can shrink it, and so make the other one fault.
     Sealed,
-    /// A part of a file, or of a device's memory (ivshmem), that begins at this byte: a multiple of [`PAGE`]. Whoever
-    /// may change the file's size can make its users fault, so the caller has to trust the file's owner.
+    /// A part of a file, or of a device's memory (ivshmem), that begins at this byte: a multiple of [`PAGE`]. A process
+    /// that may change the file's size can make its users fault, so the caller has to trust the file's owner.
     File(u64),
 }
 

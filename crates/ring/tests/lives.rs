@@ -359,7 +359,9 @@ fn a_server_that_ends_releases_its_client_and_may_come_back() {
     // It makes no difference how far the call is.
     thread::yield_now();
     drop(first);
+    let began = Instant::now();
     assert_eq!(waiting.join().expect("no panic"), Err(RingError::Gone));
+    assert!(began.elapsed() < limits.look / 2, "the end rings too");
     assert!(
         theirs.client(support::peer(soon())).is_err(),
         "a closed channel is not free"

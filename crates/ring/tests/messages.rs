@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use divvy_ring::doorbell::{Doorbell, EventFd, Futex, Polling};
 use divvy_ring::{Limits, Peer, RingError, Shape};
@@ -285,7 +285,9 @@ fn each_doorbell_carries_calls_between_sleepers() {
             assert_eq!(reply, sent);
         }
         drop(client);
+        let began = Instant::now();
         assert_eq!(serving.join().expect("no panic"), RingError::Gone);
+        assert!(began.elapsed() < limits.look / 2, "the end rings too");
     }
     calls([Futex, Futex]);
     calls(EventFd::pair().expect("two eventfds"));
@@ -303,7 +305,7 @@ fn a_client_that_does_not_read_cannot_hold_the_server() {
     };
     let mut server = server(&ours, short);
     let serving = thread::spawn(move || {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         // A reply of several rings.
         let end = server.serve(|_, reply| reply.resize(1 << 16, 1));
         (end, began.elapsed())
@@ -346,6 +348,28 @@ fn a_server_that_does_not_read_fills_the_ring() {
     server
         .serve_one(None, |message, _| assert_eq!(message, b"more"))
         .expect("it is there");
+}
+
+#[test]
+fn half_a_message_is_not_followed_by_another() {
+    let (ours, theirs, _fd) = regions(&SMALL);
+    let mut server = server(&ours, soon());
+    let short = Limits {
+        stall: Duration::from_millis(1),
+        ..soon()
+    };
+    let mut client = client(&theirs, short);
+    assert_eq!(client.submit(&[7; 5000]), Err(RingError::Full));
+    let mut handled = 0;
+    let mut serve = || server.serve_one(Some(Duration::ZERO), |_, _| handled += 1);
+    // The server reads the fragments that are there, and so makes room.
+    thread::scope(|scope| {
+        let serving = scope.spawn(&mut serve);
+        assert_eq!(client.submit(b"next"), Err(RingError::Full));
+        drop(client);
+        assert_eq!(serving.join().expect("no panic"), Err(RingError::Gone));
+    });
+    assert_eq!(handled, 0);
 }
 
 #[test]
