@@ -76,6 +76,10 @@ impl<D: Doorbell<AtomicU32>> Client<D> {
         if let Some(error) = self.failed {
             return Err(error);
         }
+        // The rings may be another client's by now.
+        if !self.link.term.is_held(self.link.words()) {
+            return Err(self.fail(RingError::Gone));
+        }
         self.requests
             .send(&mut self.link, message, is_call)
             .map_err(|error| match error {

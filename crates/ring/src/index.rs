@@ -189,22 +189,19 @@ impl ConsumerIndex {
         self.head = self.head.wrapping_add(bytes);
     }
 
-    /// Whether so much was read since the last publication that a waiting producer should learn of it. A producer
-    /// waits for half of the ring at most, so this quarter and what is free suffice for it.
+    /// Whether so much was read since the last publication that a waiting producer should learn of it. Less than this
+    /// quarter may stay unpublished for ever: a producer waits for a quarter at most, which is free then once the rest
+    /// is read.
     #[inline]
     #[must_use]
     pub fn should_publish(&self) -> bool {
         self.head.wrapping_sub(self.published) >= self.capacity / 4
     }
 
-    /// Publishes how far this side has read. Whether that was news.
-    pub fn publish<W: Word>(&mut self, ring: &RingWords<W>) -> bool {
-        let news = self.head != self.published;
-        if news {
-            self.published = self.head;
-            // Release: the bytes were read before the index moves.
-            ring.head.0.store(self.head, Release);
-        }
-        news
+    /// Publishes how far this side has read.
+    pub fn publish<W: Word>(&mut self, ring: &RingWords<W>) {
+        self.published = self.head;
+        // Release: the bytes were read before the index moves.
+        ring.head.0.store(self.head, Release);
     }
 }

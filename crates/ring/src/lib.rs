@@ -26,7 +26,7 @@
 //! 3. If the other side sleeps, it rings the doorbell. While the other side is awake this costs no system call: a
 //!    thousand messages and a call wake it once. [`sleep`] shows why no wake is lost.
 //! 4. The consumer reads the published tail and checks it. It copies the message out *once*, and works on its copy.
-//! 5. It moves its private head. It publishes that once for each quarter of the ring, and before it waits.
+//! 5. It moves its private head. It publishes that once for each quarter of the ring.
 //!
 //! [`Client::submit`] ends with step 3. [`Client::call`] also waits for a reply, which goes the same way back.
 //!

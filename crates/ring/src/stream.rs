@@ -163,7 +163,6 @@ impl Consumer {
         message.clear();
         loop {
             if self.index.available() == 0 && self.index.look(self.direction.of(link.words()))? == 0 {
-                self.publish(link);
                 self.wait_for_message(link, &mut deadline)
                     .map_err(|error| match error {
                         // A message without its end will not be continued.
@@ -214,9 +213,8 @@ impl Consumer {
 
     /// Publishes how far this side has read, and wakes a producer that waits for that.
     fn publish<D: Doorbell<AtomicU32>>(&mut self, link: &mut Link<D>) {
-        if self.index.publish(self.direction.of(link.words())) {
-            link.notify(Waiting::Room);
-        }
+        self.index.publish(self.direction.of(link.words()));
+        link.notify(Waiting::Room);
     }
 
     fn wait_for_message<D: Doorbell<AtomicU32>>(

@@ -285,6 +285,25 @@ fn a_channel_of_a_living_thread_is_not_given_back() {
         .expect("it is there");
 }
 
+/// As after the server has taken a suspended machine for a dead one.
+#[test]
+fn a_client_whose_channel_was_taken_back_stops() {
+    let (ours, theirs, _fd) = regions(&SMALL);
+    let mut server = server(&ours, soon());
+    let mut first = client(&theirs, soon());
+    first.submit(b"first").expect("room");
+    server.reset();
+    let mut second = client(&theirs, soon());
+    second.submit(b"second").expect("room");
+    assert_eq!(first.submit(b"late"), Err(RingError::Gone));
+    drop(first);
+    second.submit(b"third").expect("room");
+    for expected in [&b"second"[..], b"third"] {
+        let handled = server.serve_one(None, |message, _| assert_eq!(message, expected));
+        handled.expect("it is there");
+    }
+}
+
 #[test]
 fn more_threads_than_channels_take_turns() {
     const THREADS: u64 = 12;
