@@ -58,6 +58,12 @@
 //! the whole process is gone, [`Server::serve`] returns [`RingError::Gone`], and [`Server::reset`] frees the channel.
 //! A forked child does not have the rings at all: they are not mapped there, and each call says [`RingError::Forked`].
 //!
+//! # The data area
+//!
+//! Bulk transfers lie in the region's data area ([`Region::data`]), and messages name their place. [`data::Extents`] says
+//! which parts are in use: the client keeps it in private memory. The server checks what a message names by
+//! [`data::Extent::is_in`].
+//!
 //! # Example
 //!
 //! ```
@@ -86,6 +92,7 @@
 
 mod bytes;
 mod client;
+pub mod data;
 pub mod doorbell;
 mod error;
 pub mod index;

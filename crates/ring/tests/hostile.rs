@@ -20,6 +20,7 @@ use support::{Dice, SMALL, client, regions, server, soon};
 /// Where things lie in the control page of channel 0.
 const CONTROL: u64 = PAGE as u64;
 const REQUEST_TAIL: u64 = CONTROL + 128;
+const REQUEST_HEAD: u64 = CONTROL + 256;
 const REPLY_TAIL: u64 = CONTROL + 384;
 const REPLY_HEAD: u64 = CONTROL + 512;
 /// Where the rings of channel 0 of [`SMALL`] begin.
@@ -102,17 +103,24 @@ fn a_message_grows_no_further_than_the_region_allows() {
     let hostile = AtomicBool::new(true);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut tail = 0_u32;
+            let (mut tail, mut head) = (0_u32, [0; 4]);
             while hostile.load(Ordering::Relaxed) {
-                overwrite(&memory, REQUESTS + u64::from(tail % 4096), &header.to_ne_bytes());
-                tail = tail.wrapping_add(1024);
-                overwrite(&memory, REQUEST_TAIL, &tail.to_ne_bytes());
+                memory
+                    .read_exact_at(&mut head, REQUEST_HEAD)
+                    .expect("a memory file");
+                // No index of its lies.
+                if tail.wrapping_sub(u32::from_ne_bytes(head)) < 4096 {
+                    overwrite(&memory, REQUESTS + u64::from(tail % 4096), &header.to_ne_bytes());
+                    tail = tail.wrapping_add(1024);
+                    overwrite(&memory, REQUEST_TAIL, &tail.to_ne_bytes());
+                }
                 thread::yield_now();
             }
         });
         let end = server.serve(|_, _| panic!("no message ended"));
         hostile.store(false, Ordering::Relaxed);
-        assert!(matches!(end, RingError::Hostile { .. }), "{end}");
+        let found = "a message is longer than the region allows";
+        assert_eq!(end, RingError::Hostile { found });
     });
 }
 
