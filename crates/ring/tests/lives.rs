@@ -105,13 +105,19 @@ fn clients_that_are_killed_at_any_moment_leave_a_channel_for_the_next() {
         for round in 0..ROUNDS {
             let (pid, pidfd) = child(|| {
                 let region = Region::attach(fd.as_fd(), Backing::Sealed).expect("the region");
-                converse(client(
-                    &region,
-                    Limits {
-                        spin: Duration::from_micros(round % 2 * 20),
-                        ..soon()
-                    },
-                ));
+                let limits = Limits {
+                    spin: Duration::from_micros(round % 2 * 20),
+                    ..soon()
+                };
+                // The channel is closed until this round's server has it.
+                let client = loop {
+                    match region.client(support::peer(limits)) {
+                        Ok(client) => break client,
+                        Err(error) => assert_eq!(error, RingError::NoChannel),
+                    }
+                    thread::yield_now();
+                };
+                converse(client);
             });
             let watched = pidfd.try_clone().expect("a copy");
             let mut server = region
