@@ -63,7 +63,7 @@ impl Doorbell<AtomicU32> for EventFd {
             let mut fds = [PollFd::new(&self.mine, PollFlags::IN)];
             let _why = poll(&mut fds, Some(&timespec(limit)));
         }
-        // Taken back, or the next wait would end at once. What was rung since is in the ring already: the caller looks.
+        // Taken back, or the next wait would end at once. What another ring tells of is in the shared memory already: the caller looks.
         let _count = rustix::io::read(&self.mine, &mut [0_u8; 8]);
     }
 

@@ -1,6 +1,6 @@
 //! How a side sleeps, and how the other side wakes it, over any atomics.
 //!
-//! A doorbell costs a system call, so it is rung only for a side that sleeps. The side that goes to sleep says so in
+//! A doorbell costs a system call, so it rings only for a side that sleeps. The side that goes to sleep says so in
 //! `asleep` and looks at the ring once more. The other side writes to the ring and then looks at `asleep`. Between the
 //! two steps each side has a sequentially consistent fence. So at least one of them sees what the other one wrote:
 //!
@@ -47,7 +47,7 @@ pub struct SideWords<W> {
 
 /// Wakes the other side's thread, and is waited for by a thread. Both may be called for no reason.
 pub trait Doorbell<W> {
-    /// Sleeps until it is rung, while `signal` is still `seen`, and for `limit` at most.
+    /// Sleeps until it rings, while `signal` is still `seen`, and for `limit` at most.
     fn wait(&self, signal: &W, seen: u32, limit: Duration);
     /// Wakes the thread that waits at the other side. `signal` has been changed before.
     fn ring(&self, signal: &W);
@@ -59,7 +59,7 @@ impl<W: Word> SideWords<W> {
         self.asleep.0.store(0, Relaxed);
     }
 
-    /// Wakes this side if it waits for `what`. The caller has published `what` before. Whether the doorbell was rung.
+    /// Wakes this side if it waits for `what`. The caller has published `what` before. Whether the doorbell rang.
     #[inline]
     pub fn notify(&self, what: Waiting, doorbell: &impl Doorbell<W>) -> bool {
         W::fence();
