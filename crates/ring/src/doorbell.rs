@@ -63,7 +63,8 @@ impl Doorbell<AtomicU32> for EventFd {
             let mut fds = [PollFd::new(&self.mine, PollFlags::IN)];
             let _why = poll(&mut fds, Some(&timespec(limit)));
         }
-        // Taken back, or the next wait would end at once. What another ring tells of is in the shared memory already: the caller looks.
+        // Taken back, or the next wait would end at once. A ring that came meanwhile loses nothing: what it tells of is in
+        // the shared memory already, and the caller looks there.
         let _count = rustix::io::read(&self.mine, &mut [0_u8; 8]);
     }
 

@@ -16,8 +16,8 @@ use support::{Dice, SMALL, client, held, lives, regions, server, soon};
 
 /// A process that runs `body`, and a descriptor that tells of its end.
 fn child(body: impl FnOnce()) -> (Pid, OwnedFd) {
-    // SAFETY: the child runs only code of this file and the crate, which take no lock that another thread may hold but
-    // the allocator's, and that one survives a fork. It ends without running the parent's destructors.
+    // SAFETY: the child runs only code of this file and the crate. The one lock that another thread may hold is the
+    // allocator's, which survives a fork. The child ends without running the parent's destructors.
     let number = unsafe { libc::fork() };
     assert!(number >= 0, "fork");
     let Some(pid) = Pid::from_raw(number) else {
