@@ -237,6 +237,32 @@ fn a_forked_child_cannot_touch_the_rings() {
     }
 }
 
+/// The last message comes between the server's last look at the ring and the news that the client is dead.
+#[test]
+fn what_a_client_sent_before_it_died_is_handled() {
+    let (ours, theirs, _fd) = regions(&SMALL);
+    let asked = Arc::new(Barrier::new(2));
+    let dead = Peer::new(Futex, {
+        let asked = Arc::clone(&asked);
+        move || {
+            asked.wait();
+            asked.wait();
+            false
+        }
+    });
+    let limits = Limits {
+        look: Duration::from_nanos(1),
+        ..soon()
+    };
+    let mut server = ours.server(0, dead.with(limits)).expect("a server");
+    let serving = thread::spawn(move || server.serve_one(None, |message, _| assert_eq!(message, b"last")));
+    let mut client = client(&theirs, soon());
+    asked.wait();
+    client.submit(b"last").expect("room");
+    asked.wait();
+    assert_eq!(serving.join().expect("no panic"), Ok(()));
+}
+
 #[test]
 fn a_channel_of_a_thread_that_ended_without_a_word_is_given_back() {
     let (ours, theirs, _fd) = regions(&SMALL);
