@@ -16,7 +16,7 @@ const BYTES: usize = 4096;
 
 /// A private page that reads "ours" in the process that made it and "not ours" in its children.
 #[derive(Debug)]
-pub(crate) struct ForkGuard {
+pub struct ForkGuard {
     page: NonNull<AtomicU32>,
 }
 
@@ -62,6 +62,7 @@ impl ForkGuard {
 
     /// Whether this is the process that made the guard.
     #[inline]
+    #[must_use]
     pub fn is_ours(&self) -> bool {
         self.flag().load(Relaxed) == 1
     }

@@ -15,7 +15,7 @@ pub mod attach;
 mod bypass;
 mod effort;
 mod error;
-mod fork;
+pub mod fork;
 pub mod fresh;
 mod grant;
 mod layout;
