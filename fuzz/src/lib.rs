@@ -7,3 +7,4 @@ pub mod nri;
 pub mod oci;
 pub mod yaml;
 pub mod privileged;
+pub mod wire;
