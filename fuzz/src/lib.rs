@@ -8,3 +8,4 @@ pub mod oci;
 pub mod yaml;
 pub mod privileged;
 pub mod ring;
+pub mod wire;

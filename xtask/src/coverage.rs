@@ -1,5 +1,5 @@
 //! `cargo xtask coverage`: writes docs/driver-coverage.md and docs/nvml-coverage.md, every entry point of the driver and
-//! of NVML and who answers it.
+//! of NVML and who answers it, and docs/remote-coverage.md, which of them are served in another process.
 //!
 //! Read from the sources as text: the declaration tables, and the tables in which the limiter and the emulated device
 //! name their own functions.
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 
 use crate::cargo::workspace_root;
+use crate::generate_abi::roles;
 
 /// Arguments of `cargo xtask coverage`.
 #[derive(clap::Args)]
@@ -43,6 +44,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for (name, page) in [
         ("docs/driver-coverage.md", driver),
         ("docs/nvml-coverage.md", nvml),
+        ("docs/remote-coverage.md", roles::coverage()?),
     ] {
         let path = workspace_root().join(name);
         if !args.check {
@@ -51,7 +53,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             bail!("{name} is not up to date: run `cargo xtask coverage`");
         }
     }
-    Ok(())
+    // The roles stand on the same table, and the page says what they say.
+    if args.check { roles::run(true) } else { Ok(()) }
 }
 
 fn read(path: &str) -> anyhow::Result<String> {

@@ -9,6 +9,7 @@
 //! * [`Symbol`]: the symbols' numbers and names;
 //! * [`lookup()`]: what `cuGetProcAddress` answers for a public name, a CUDA version and flags;
 //! * [`Call`]: a call as text, for logs; [`CUresult::name`] and [`CUresult::description`];
+//! * [`driver_roles!`]: what the arguments of each entry point are for, from `roles.txt`, and [`Plain`] structures;
 //! * [`driver_functions!`]: the table itself, for anything else that must hold for every entry point.
 //!
 //! [`nvml`] is the same for libnvidia-ml.so.1.
@@ -25,6 +26,7 @@ mod generated;
 mod lookup;
 mod macros;
 pub mod nvml;
+mod plain;
 mod probe;
 mod result;
 mod symbol;
@@ -34,8 +36,10 @@ pub use call::{Call, Parameter, parameters};
 #[doc(hidden)]
 pub use export::{Exports, register_exports, silence_panics};
 pub use export::{exported, guard};
+pub use generated::roles::{BY_HAND, ROLES_DIGEST};
 pub use generated::{aliases::*, constants::*, enumerations::*, records::*};
 pub use lookup::{Query, lookup, query};
+pub use plain::Plain;
 pub use probe::{Probe, probe};
 pub use symbol::Symbol;
 pub use table::{Answer, Table, on_unsupported};

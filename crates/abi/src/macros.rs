@@ -32,6 +32,9 @@ macro_rules! enumeration {
         pub struct $name(pub $number);
         $(pub const $label: $name = $name($value);)*
 
+        // SAFETY: a transparent number, and every number is a value of it.
+        unsafe impl $crate::Plain for $name {}
+
         impl $name {
             /// The C name of this value (the first, where several name it), if the headers have one.
             pub fn label(self) -> Option<&'static str> {

@@ -1,5 +1,6 @@
 //! `cargo xtask generate-abi --headers DIR`: writes crates/abi/src/generated from NVIDIA's driver headers; with
-//! `--nvml DIR` also, or alone, crates/abi/src/nvml/generated from NVML's.
+//! `--nvml DIR` also, or alone, crates/abi/src/nvml/generated from NVML's. With `--roles`, also or alone, it writes the
+//! roles of the driver's arguments.
 //!
 //! The headers come in the wheels `nvidia-cuda-runtime` and `nvidia-nvml-dev` (`pip download --no-deps WHEEL`, unzip;
 //! the folder with cuda.h, with nvml.h, is DIR). Names, signatures and layouts are taken as facts; the headers
@@ -10,6 +11,7 @@ mod constant;
 mod emit;
 mod lexer;
 mod parser;
+pub mod roles;
 mod rust;
 mod syntax;
 mod versions;
@@ -24,11 +26,14 @@ use crate::cargo::workspace_root;
 #[derive(clap::Args)]
 pub struct Args {
     /// Folder that holds cuda.h and cudaTypedefs.h
-    #[arg(long, required_unless_present = "nvml")]
+    #[arg(long, required_unless_present_any = ["nvml", "roles"])]
     headers: Option<PathBuf>,
     /// Folder that holds nvml.h
     #[arg(long)]
     nvml: Option<PathBuf>,
+    /// Write the roles of the arguments again, from crates/abi/roles.txt: needs no header
+    #[arg(long)]
+    roles: bool,
 }
 
 /// Reads the headers and writes the generated files.
@@ -45,7 +50,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .map_or(Ok(()), |headers| nvml(headers, &scratch))
     });
     std::fs::remove_dir_all(&scratch)?;
-    result
+    result?;
+    // They stand on the driver's table, so they follow it.
+    if args.roles || args.headers.is_some() {
+        roles::run(false)?;
+    }
+    Ok(())
 }
 
 fn cuda(headers: &Path, scratch: &Path) -> anyhow::Result<()> {

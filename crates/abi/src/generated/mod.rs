@@ -14,3 +14,5 @@ mod functions;
 mod layouts;
 #[rustfmt::skip]
 pub mod records;
+#[rustfmt::skip]
+pub mod roles;

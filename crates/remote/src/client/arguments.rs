@@ -1,0 +1,156 @@
+//! Arguments on the program's side: what a message says of them, and where an answer goes.
+//!
+//! Every pointer here is the program's: what CUDA says of the argument is what the program vouches for.
+
+use core::ffi::CStr;
+
+use divvy_abi::c_char;
+
+use crate::handle::Word;
+use crate::wire::{Malformed, Reader, Writer};
+
+/// A number that counts: an argument, or what an argument points to.
+pub trait Count {
+    /// # Safety
+    /// A pointer is null or may be read.
+    unsafe fn count(self) -> u64;
+}
+
+macro_rules! count {
+    ($($of:ty)*) => {$(
+        impl Count for $of {
+            unsafe fn count(self) -> u64 {
+                // A negative count is more than any list has.
+                u64::try_from(self).unwrap_or(u64::MAX)
+            }
+        }
+
+        impl Count for *mut $of {
+            unsafe fn count(self) -> u64 {
+                // SAFETY: the caller vouches for the pointer.
+                unsafe { self.as_ref() }.map_or(0, |value| u64::try_from(*value).unwrap_or(u64::MAX))
+            }
+        }
+    )*};
+}
+
+count! { u32 u64 usize i32 }
+
+/// One element, or a null pointer; pointers at these offsets are not sent.
+///
+/// # Safety
+/// `from` is null, or may be read.
+pub unsafe fn put_input<T>(to: &mut Writer<'_>, from: *const T, cleared: &[usize]) {
+    to.flag(!from.is_null());
+    if from.is_null() {
+        return;
+    }
+    let mut at = 0;
+    for offset in cleared {
+        // SAFETY: the bytes up to a member are the element's; the caller vouches for it.
+        unsafe { to.copy(from.cast::<u8>().add(at), offset - at) };
+        to.plain(0_usize);
+        at = offset + size_of::<usize>();
+    }
+    // SAFETY: the rest of the element; the caller vouches for it.
+    unsafe { to.copy(from.cast::<u8>().add(at), size_of::<T>() - at) };
+}
+
+/// A list, or a null pointer.
+///
+/// # Safety
+/// `from` is null, or has so many elements.
+pub unsafe fn put_inputs<T>(to: &mut Writer<'_>, from: *const T, count: u64) {
+    let Some(bytes) = bytes(to, from.is_null(), count, size_of::<T>()) else {
+        return;
+    };
+    // SAFETY: the caller vouches for the elements.
+    unsafe { to.copy(from.cast(), bytes) };
+}
+
+/// Writes the count of a list. Gives its bytes, where there is a list and it is not too long for any message.
+fn bytes(to: &mut Writer<'_>, null: bool, count: u64, size: usize) -> Option<usize> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    to.count((!null).then_some(count));
+    let bytes = count.saturating_mul(size);
+    (!null).then_some(bytes)
+}
+
+/// A list of handles, or a null pointer.
+///
+/// # Safety
+/// `from` is null, or has so many elements.
+pub unsafe fn put_handles<T: Word>(to: &mut Writer<'_>, from: *const T, count: u64) {
+    const { assert!(size_of::<T>() == 8) };
+    // SAFETY: promised by the caller.
+    unsafe { put_inputs(to, from, count) };
+}
+
+/// A C string, or a null pointer.
+///
+/// # Safety
+/// `from` is null, or a C string.
+pub unsafe fn put_string(to: &mut Writer<'_>, from: *const c_char) {
+    if from.is_null() {
+        return to.count(None);
+    }
+    // SAFETY: the caller vouches for the string.
+    let text = unsafe { CStr::from_ptr(from) }.to_bytes();
+    to.count(Some(text.len()));
+    to.bytes(text);
+}
+
+/// One element of an answer.
+///
+/// # Safety
+/// `to` is null, or may be written.
+pub unsafe fn take_output<T>(from: &mut Reader<'_>, to: *mut T) -> Result<(), Malformed> {
+    if to.is_null() {
+        return Ok(());
+    }
+    let bytes = from.bytes(size_of::<T>())?;
+    // SAFETY: the caller vouches for the target, and the message has as many bytes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+    Ok(())
+}
+
+/// A list of an answer: at most so many elements.
+///
+/// # Safety
+/// `to` is null, or has room for so many elements.
+pub unsafe fn take_outputs<T>(from: &mut Reader<'_>, to: *mut T, room: u64) -> Result<(), Malformed> {
+    if to.is_null() {
+        return Ok(());
+    }
+    let bytes = from.list(size_of::<T>())?.ok_or(Malformed)?;
+    if (bytes.len() / size_of::<T>().max(1)) as u64 > room {
+        return Err(Malformed);
+    }
+    // SAFETY: the caller vouches for the target, and there are no more elements than it has room for.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+    Ok(())
+}
+
+/// A handle or an address of an answer.
+///
+/// # Safety
+/// `to` is null, or may be written.
+pub unsafe fn take_word<T: Word>(from: &mut Reader<'_>, to: *mut T) -> Result<(), Malformed> {
+    if !to.is_null() {
+        let word = T::from_bits(from.plain()?);
+        // SAFETY: the caller vouches for the target.
+        unsafe { to.write(word) };
+    }
+    Ok(())
+}
+
+/// The name of a new object goes to the program.
+///
+/// # Safety
+/// `to` is null, or may be written.
+pub unsafe fn write_name<T: Word>(to: *mut T, name: u64) {
+    if !to.is_null() {
+        // SAFETY: the caller vouches for the target.
+        unsafe { to.write(T::from_bits(name)) };
+    }
+}

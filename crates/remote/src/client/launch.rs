@@ -1,0 +1,194 @@
+//! Launches: the parameters are gathered by the layout that the server tells once of each function, and nothing waits.
+#![allow(non_snake_case)]
+
+use std::sync::{Arc, PoisonError};
+
+use divvy_abi::*;
+
+use super::{Layout, client, thread};
+use crate::handle::Word;
+use crate::server::{COOPERATIVE, LAUNCH_PER_THREAD as PER_THREAD};
+use crate::wire::by_hand::{LAUNCH, LAYOUT};
+use crate::wire::{Malformed, Writer};
+
+/// All parameters of a kernel take no more bytes than this.
+const MOST_BYTES: usize = 32_764;
+
+/// Where each parameter of a function lies.
+fn layout(symbol: Symbol, function: CUfunction) -> Result<Layout, CUresult> {
+    let layouts = &client().ok_or(CUDA_ERROR_DEVICE_UNAVAILABLE)?.layouts;
+    let known = layouts.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(layout) = known.get(&function.bits()) {
+        return Ok(Arc::clone(layout));
+    }
+    drop(known);
+    let mut all = Vec::new();
+    let code = thread::call(
+        LAYOUT,
+        symbol,
+        |m| m.plain(function.bits()),
+        |m, good| {
+            if !good {
+                return Ok(());
+            }
+            let (pairs, _) = m.list(8)?.ok_or(Malformed)?.as_chunks::<8>();
+            for pair in pairs {
+                let [a, b, c, d, e, f, g, h] = *pair;
+                let (offset, size) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+                if u64::from(offset) + u64::from(size) > MOST_BYTES as u64 {
+                    return Err(Malformed);
+                }
+                all.push((offset, size));
+            }
+            Ok(())
+        },
+    );
+    if code != CUDA_SUCCESS {
+        return Err(code);
+    }
+    let layout: Layout = all.into();
+    let mut layouts = layouts.write().unwrap_or_else(PoisonError::into_inner);
+    layouts.insert(function.bits(), Arc::clone(&layout));
+    Ok(layout)
+}
+
+/// The bytes of the parameters, from either of the two forms that CUDA has for them.
+///
+/// # Safety
+/// `params`, or else `extra`, describes the function's parameters as cuLaunchKernel requires.
+unsafe fn gather(
+    layout: &[(u32, u32)],
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+    into: &mut [u8; MOST_BYTES],
+) -> Result<usize, CUresult> {
+    let length = layout
+        .iter()
+        .map(|(offset, size)| offset + size)
+        .max()
+        .unwrap_or(0) as usize;
+    match (params.is_null(), extra.is_null()) {
+        (true, true) if layout.is_empty() => Ok(0),
+        // Neither form, or both.
+        (true, true) | (false, false) => Err(CUDA_ERROR_INVALID_VALUE),
+        (false, true) => {
+            for (at, (offset, size)) in layout.iter().enumerate() {
+                // SAFETY: the list has an entry for each parameter.
+                let value = unsafe { params.add(at).read() };
+                if value.is_null() {
+                    return Err(CUDA_ERROR_INVALID_VALUE);
+                }
+                let (offset, size) = (*offset as usize, *size as usize);
+                // SAFETY: each entry points to a value of the parameter's size; the layout ends within the array.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        value.cast(),
+                        into[offset..offset + size].as_mut_ptr(),
+                        size,
+                    );
+                };
+            }
+            Ok(length)
+        }
+        (true, false) => {
+            // SAFETY: promised by the caller.
+            let (buffer, size) = unsafe { packed(extra) }?;
+            if size < length || buffer.is_null() {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            // SAFETY: the buffer is as long as the list says, which is enough.
+            unsafe { std::ptr::copy_nonoverlapping(buffer, into.as_mut_ptr(), length) };
+            Ok(length)
+        }
+    }
+}
+
+/// The buffer of an `extra` list.
+///
+/// # Safety
+/// `extra` is a list of keys and values that ends with CU_LAUNCH_PARAM_END.
+unsafe fn packed(mut extra: *mut *mut c_void) -> Result<(*const u8, usize), CUresult> {
+    let (mut buffer, mut size) = (std::ptr::null(), 0);
+    loop {
+        // SAFETY: the list goes on until its end is read.
+        let key = unsafe { extra.read() };
+        if key == CU_LAUNCH_PARAM_END {
+            return Ok((buffer, size));
+        }
+        // SAFETY: a key other than the end is followed by its value.
+        let value = unsafe { extra.add(1).read() };
+        match key {
+            CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = value.cast_const().cast(),
+            // SAFETY: this key's value points to the size.
+            CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => size = unsafe { value.cast::<usize>().read() },
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+        // SAFETY: the value that was read was inside the list.
+        extra = unsafe { extra.add(2) };
+    }
+}
+
+macro_rules! launch {
+    ($($name:ident $flags:expr, ($($extra:ident)?);)*) => {$(
+        /// # Safety
+        /// As NVIDIA's reference says.
+        #[allow(clippy::too_many_arguments)]
+        pub unsafe extern "C-unwind" fn $name(
+            f: CUfunction,
+            gridDimX: u32,
+            gridDimY: u32,
+            gridDimZ: u32,
+            blockDimX: u32,
+            blockDimY: u32,
+            blockDimZ: u32,
+            sharedMemBytes: u32,
+            hStream: CUstream,
+            kernelParams: *mut *mut c_void,
+            $($extra: *mut *mut c_void,)?
+        ) -> CUresult {
+            let extra: &[*mut *mut c_void] = &[$($extra)?];
+            let extra = extra.first().copied().unwrap_or(std::ptr::null_mut());
+            let shape = [gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes];
+            // SAFETY: the program vouches for its lists.
+            unsafe { launch(Symbol::$name, $flags, f, shape, hStream, kernelParams, extra) }
+        }
+    )*};
+}
+
+launch! {
+    cuLaunchKernel 0, (extra);
+    cuLaunchKernel_ptsz PER_THREAD, (extra);
+    cuLaunchCooperativeKernel COOPERATIVE, ();
+    cuLaunchCooperativeKernel_ptsz PER_THREAD | COOPERATIVE, ();
+}
+
+/// # Safety
+/// As for [`gather`].
+unsafe fn launch(
+    symbol: Symbol,
+    flags: u8,
+    function: CUfunction,
+    shape: [u32; 7],
+    stream: CUstream,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> CUresult {
+    let mut values = [0; MOST_BYTES];
+    // SAFETY: promised by the caller.
+    let gathered =
+        layout(symbol, function).and_then(|layout| unsafe { gather(&layout, params, extra, &mut values) });
+    let length = match gathered {
+        Ok(length) => length,
+        Err(code) => return code,
+    };
+    let put = |m: &mut Writer<'_>| {
+        m.plain(flags);
+        m.plain(function.bits());
+        for number in shape {
+            m.plain(number);
+        }
+        m.plain(stream.bits());
+        m.bytes(&values[..length]);
+    };
+    thread::submit(LAUNCH, symbol, put, |_, _| Ok(()))
+}

@@ -1,0 +1,70 @@
+//! The driver that a program sees: each call becomes a message, and the server's answer becomes its result.
+//!
+//! A process has one connection ([`connect`]), and each of its threads a transport of its own, which is opened at the
+//! thread's first call. Without a connection, and once the server is gone, every call answers
+//! `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+
+mod arguments;
+mod launch;
+mod local;
+mod memcpy;
+mod module;
+mod primary;
+mod stubs;
+mod thread;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, RwLock};
+
+use divvy_abi::Symbol;
+
+use crate::Connector;
+use crate::handle::{Id, Kind, Origin};
+
+pub(crate) use arguments::Count;
+pub use stubs::TABLE;
+
+/// Offset and size of each parameter of a function, in bytes.
+type Layout = Arc<[(u32, u32)]>;
+
+/// A process's connection.
+struct Client {
+    connector: Box<dyn Connector>,
+    threads: AtomicU32,
+    objects: AtomicU64,
+    /// Where the parameters of functions lie, by the name of the function.
+    layouts: RwLock<HashMap<u64, Layout>>,
+    /// Told of a call that the server does not serve.
+    unserved: fn(Symbol),
+}
+
+static CLIENT: OnceLock<Client> = OnceLock::new();
+
+/// Connects this process: every call from now on goes to this server. Only the first connection counts; gives whether
+/// this one does.
+///
+/// `unserved` is told of each call that the server answers with `CUDA_ERROR_NOT_SUPPORTED`, so that a library can log
+/// its name.
+pub fn connect(connector: Box<dyn Connector>, unserved: fn(Symbol)) -> bool {
+    let client = Client {
+        connector,
+        threads: AtomicU32::new(0),
+        objects: AtomicU64::new(1),
+        layouts: RwLock::default(),
+        unserved,
+    };
+    CLIENT.set(client).is_ok()
+}
+
+fn client() -> Option<&'static Client> {
+    CLIENT.get()
+}
+
+/// A name for an object that a call is about to create; 0 where there is no connection.
+fn new_name(kind: Kind) -> u64 {
+    client().map_or(0, |client| {
+        let serial = client.objects.fetch_add(1, Ordering::Relaxed);
+        Id::new(kind, Origin::Client, serial).bits()
+    })
+}

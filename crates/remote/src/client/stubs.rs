@@ -1,0 +1,187 @@
+//! The generated stubs, and the table of all of the driver's functions.
+#![allow(non_snake_case)]
+
+use divvy_abi::*;
+
+use super::arguments::*;
+use super::{launch, local, memcpy, module, new_name, primary, thread};
+use crate::handle::{Kind, Word};
+use crate::wire::Pointee;
+
+macro_rules! offsets {
+    ($of:ty, [$($member:ident)*]) => {
+        &[$(std::mem::offset_of!(<$of as Pointee>::To, $member)),*]
+    };
+}
+
+macro_rules! number {
+    ($literal:literal) => {
+        $literal
+    };
+    ($argument:ident) => {
+        Count::count($argument)
+    };
+}
+
+macro_rules! product {
+    ($($factor:tt)*) => {
+        1_u64$(.saturating_mul(number!($factor)))*
+    };
+}
+
+/// What a stub keeps beside an argument: the name of a new object, and the room of a list, which is counted before an
+/// answer overwrites the count.
+macro_rules! beside {
+    (create $p:ident, [$kind:ident $($parent:tt)*]) => {
+        if $p.is_null() { 0 } else { new_name(Kind::$kind) }
+    };
+    (outputs $p:ident, [$($count:tt)*]) => {
+        product!($($count)*)
+    };
+    (finds $p:ident, [$kind:ident $(of $parent:ident)?; $($count:tt)*]) => {
+        product!($($count)*)
+    };
+    ($role:ident $p:ident, $needs:tt) => {
+        0_u64
+    };
+}
+
+macro_rules! put {
+    ($m:ident value $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p) };
+    ($m:ident input $p:ident $of:ty, $beside:ident, $needs:tt) => { put_input($m, $p, offsets!($of, $needs)) };
+    ($m:ident inout $p:ident $of:ty, $beside:ident, $needs:tt) => { put_input($m, $p, &[]) };
+    ($m:ident inputs $p:ident $of:ty, $beside:ident, [$($count:tt)*]) => {
+        put_inputs($m, $p, product!($($count)*))
+    };
+    ($m:ident handles $p:ident $of:ty, $beside:ident, [$kind:ident; $($count:tt)*]) => {
+        put_handles($m, $p, product!($($count)*))
+    };
+    ($m:ident string $p:ident $of:ty, $beside:ident, $needs:tt) => { put_string($m, $p) };
+    ($m:ident handle $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p.bits()) };
+    ($m:ident destroy $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p.bits()) };
+    ($m:ident memory $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p.bits()) };
+    ($m:ident rows $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p.bits()) };
+    ($m:ident free_memory $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p.bits()) };
+    ($m:ident create $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($beside) };
+    ($m:ident null $p:ident $of:ty, $beside:ident, $needs:tt) => {};
+    // output, outputs, find, finds, new_memory
+    ($m:ident $role:ident $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.flag(!$p.is_null()) };
+}
+
+macro_rules! take {
+    ($m:ident output $p:ident $beside:ident) => {
+        take_output($m, $p)?;
+    };
+    ($m:ident outputs $p:ident $beside:ident) => {
+        take_outputs($m, $p, $beside)?;
+    };
+    ($m:ident find $p:ident $beside:ident) => {
+        take_word($m, $p)?;
+    };
+    ($m:ident finds $p:ident $beside:ident) => {
+        take_outputs($m, $p, $beside)?;
+    };
+    ($m:ident new_memory $p:ident $beside:ident) => {
+        take_word($m, $p)?;
+    };
+    ($m:ident create $p:ident $beside:ident) => {
+        write_name($p, $beside);
+    };
+    ($m:ident $role:ident $p:ident $beside:ident) => {};
+}
+
+macro_rules! changed {
+    // A call that stopped before the driver below changed nothing, and answers nothing.
+    ($m:ident inout $p:ident) => {
+        if !$m.rest().is_empty() {
+            take_output($m, $p)?;
+        }
+    };
+    ($m:ident $role:ident $p:ident) => {};
+}
+
+macro_rules! stubs {
+    ([] $($name:ident $id:literal [$how:ident] ($($p:ident: $of:ty = $role:ident $needs:tt),*);)*) => {
+        /// The generated stubs.
+        mod generated {
+            use super::*;
+
+            $(
+                /// The driver's function of this name.
+                ///
+                /// # Safety
+                /// As NVIDIA's reference says of this function.
+                #[allow(non_snake_case, unused_unsafe, unused_variables, clippy::too_many_arguments)]
+                pub unsafe extern "C-unwind" fn $name($($p: $of),*) -> CUresult {
+                    // The values beside the arguments go by the arguments' own names, one scope further in.
+                    stub!($id $name $how [] $(($p $of, $role $needs))*)
+                }
+            )*
+        }
+
+        /// The driver that a program sees: generated stubs, those written by hand, and `NOT_SUPPORTED` for the rest.
+        pub const TABLE: Table = Table {
+            $($name: generated::$name,)*
+            ..BY_HAND
+        };
+    };
+}
+
+/// Gives each argument a second name, for what stands beside it, and then makes the call.
+macro_rules! stub {
+    ($id:literal $name:ident $how:ident [$($done:tt)*]) => {
+        stub!(@call $id $name $how $($done)*)
+    };
+    ($id:literal $name:ident $how:ident [$($done:tt)*] ($p:ident $of:ty, $role:ident $needs:tt) $($rest:tt)*) => {{
+        // SAFETY: the program vouches for its pointers.
+        let beside = unsafe { beside!($role $p, $needs) };
+        stub!($id $name $how [$($done)* ($p $of, $role $needs beside)] $($rest)*)
+    }};
+    (@call $id:literal $name:ident $how:ident $(($p:ident $of:ty, $role:ident $needs:tt $beside:ident))*) => {
+        thread::$how(
+            $id,
+            Symbol::$name,
+            // SAFETY: the program vouches for its pointers.
+            |m| unsafe { $(put!(m $role $p $of, $beside, $needs);)* },
+            // SAFETY: as above.
+            |m, good| unsafe {
+                if good {
+                    $(take!(m $role $p $beside);)*
+                }
+                $(changed!(m $role $p);)*
+                Ok(())
+            },
+        )
+    };
+}
+
+driver_roles! { [stubs] }
+
+/// The functions that are written by hand.
+const BY_HAND: Table = implemented! { Table {
+    launch: cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel cuLaunchKernel_ptsz;
+    local: cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2;
+    memcpy: cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
+        cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;
+    module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;
+    primary: cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
+        cuDevicePrimaryCtxRetain;
+} };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_what_the_roles_say_and_nothing_else() {
+        let mut expected: Vec<Symbol> = crate::wire::shapes().iter().map(|(symbol, ..)| *symbol).collect();
+        expected.extend(divvy_abi::BY_HAND.iter().map(|(symbol, _)| *symbol));
+        expected.sort_unstable();
+        let implemented: Vec<Symbol> = Symbol::ALL
+            .iter()
+            .copied()
+            .filter(|symbol| TABLE.implements(*symbol))
+            .collect();
+        assert_eq!(implemented, expected);
+    }
+}

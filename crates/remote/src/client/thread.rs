@@ -1,0 +1,159 @@
+//! A thread's way to the server: its transport, its messages' memory, and the order of its messages.
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+
+use divvy_abi::*;
+
+use super::client;
+use crate::wire::{HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
+use crate::{Lost, Transport};
+
+struct Thread {
+    transport: Box<dyn Transport>,
+    number: u32,
+    /// The number of the next message.
+    next: u64,
+    message: Vec<u8>,
+    answer: Vec<u8>,
+    /// The server is gone, or did not keep to the protocol.
+    lost: bool,
+}
+
+thread_local! {
+    static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
+}
+
+/// What a call answers once there is no server.
+const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
+
+/// Runs `body` with this thread's transport, which is opened where there is none.
+fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
+    THREAD
+        .try_with(|thread| {
+            // A call within a call: from a transport, which is no way to go on.
+            let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
+            if thread.is_none() {
+                *thread = Some(open().map_err(|_| GONE)?);
+            }
+            let open = thread.as_mut().filter(|thread| !thread.lost);
+            open.map_or(Err(GONE), body)
+        })
+        // The thread is ending.
+        .unwrap_or(Err(CUDA_ERROR_DEINITIALIZED))
+}
+
+fn open() -> Result<Thread, Lost> {
+    let client = client().ok_or(Lost)?;
+    let number = client.threads.fetch_add(1, Ordering::Relaxed);
+    let mut transport = client.connector.open(number)?;
+    let capacity = transport.capacity();
+    let mut answer = Vec::with_capacity(HELLO_BYTES);
+    let ours = Hello::ours(number, u32::try_from(capacity).unwrap_or(u32::MAX));
+    transport.call(&ours.encode(), &mut answer)?;
+    let theirs = Hello::decode(&answer).map_err(|_| Lost)?;
+    if theirs.version != VERSION || theirs.thread != number {
+        return Err(Lost);
+    }
+    let capacity = capacity.min(theirs.capacity as usize);
+    Ok(Thread {
+        transport,
+        number,
+        next: 1,
+        message: vec![0; capacity],
+        answer,
+        lost: false,
+    })
+}
+
+/// Bytes that a message may have, its header included.
+pub fn capacity() -> Result<usize, CUresult> {
+    with(|thread| Ok(thread.message.len()))
+}
+
+impl Thread {
+    fn write(&mut self, id: u32, sort: Sort, put: impl FnOnce(&mut Writer<'_>)) -> Result<usize, CUresult> {
+        let mut header = Header {
+            length: 0,
+            id,
+            sequence: self.next,
+            thread: self.number,
+            sort,
+        };
+        let mut to = Writer::new(&mut self.message);
+        header.write(&mut to);
+        put(&mut to);
+        // Nothing was sent, so the number is free again.
+        let length = to.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        header.length = length as u32;
+        header.write(&mut Writer::new(&mut self.message));
+        self.next += 1;
+        Ok(length)
+    }
+
+    /// Sends a call and waits for its code, and the code of a call that was submitted before it.
+    fn call(
+        &mut self,
+        id: u32,
+        put: impl FnOnce(&mut Writer<'_>),
+    ) -> Result<(CUresult, CUresult, Reader<'_>), CUresult> {
+        let length = self.write(id, Sort::Call, put)?;
+        let sent = self.transport.call(&self.message[..length], &mut self.answer);
+        let expected = self.next - 1;
+        let read = sent.map_err(|Lost| Malformed).and_then(|()| {
+            let (header, mut body) = Header::read(&self.answer)?;
+            if header.sort != Sort::Answer || header.sequence != expected || header.id != id {
+                return Err(Malformed);
+            }
+            Ok((body.plain()?, body.plain()?, body))
+        });
+        self.lost = read.is_err();
+        read.map_err(|Malformed| GONE)
+    }
+}
+
+/// Makes a call: `put` writes the arguments, and `take` reads the answer, told whether the call succeeded.
+///
+/// A failure of a submitted call is the result of the first call after it that waits.
+pub fn call(
+    id: u32,
+    symbol: Symbol,
+    put: impl FnOnce(&mut Writer<'_>),
+    take: impl FnOnce(&mut Reader<'_>, bool) -> Result<(), Malformed>,
+) -> CUresult {
+    let outcome = with(|thread| {
+        let (code, late, mut body) = thread.call(id, put)?;
+        if take(&mut body, code == CUDA_SUCCESS).is_err() {
+            thread.lost = true;
+            return Err(GONE);
+        }
+        if code == CUDA_ERROR_NOT_SUPPORTED
+            && let Some(client) = client()
+        {
+            (client.unserved)(symbol);
+        }
+        Ok(if code == CUDA_SUCCESS { late } else { code })
+    });
+    outcome.unwrap_or_else(|code| code)
+}
+
+/// Makes a call that is not waited for. `take` does what follows on a success, with no answer to read.
+pub fn submit(
+    id: u32,
+    _symbol: Symbol,
+    put: impl FnOnce(&mut Writer<'_>),
+    take: impl FnOnce(&mut Reader<'_>, bool) -> Result<(), Malformed>,
+) -> CUresult {
+    let outcome = with(|thread| {
+        let length = thread.write(id, Sort::Submit, put)?;
+        if thread.transport.submit(&thread.message[..length]).is_err() {
+            thread.lost = true;
+            return Err(GONE);
+        }
+        Ok(())
+    });
+    match outcome {
+        Ok(()) => take(&mut Reader::new(&[]), true).map_or(CUDA_ERROR_UNKNOWN, |()| CUDA_SUCCESS),
+        Err(code) => code,
+    }
+}

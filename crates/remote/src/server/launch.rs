@@ -1,0 +1,133 @@
+//! Launches: the parameters come as one run of bytes, laid out as the kernel declares them.
+
+use std::sync::Arc;
+
+use divvy_abi::*;
+
+use super::arguments::Used;
+use super::{Call, Stop};
+use crate::handle::{Id, Kind, Word};
+
+/// So many parameters may a kernel have: each has a byte at least, and all of them 32,764 bytes.
+const MOST_PARAMETERS: usize = 32_764;
+
+/// Where each parameter of a kernel lies: its offset and its size, in bytes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Layout(pub Vec<(u32, u32)>);
+
+impl Layout {
+    /// Bytes that the parameters take.
+    pub fn bytes(&self) -> usize {
+        let ends = self
+            .0
+            .iter()
+            .map(|(offset, size)| *offset as usize + *size as usize);
+        ends.max().unwrap_or(0)
+    }
+}
+
+/// The layout of a function's parameters: a count, then offset and size of each.
+pub fn layout(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let function = call.handle(Kind::Function)?;
+    call.message.end()?;
+    let layout = of(call, function)?;
+    call.answer.count(Some(layout.0.len()));
+    for (offset, size) in &layout.0 {
+        call.answer.plain(*offset);
+        call.answer.plain(*size);
+    }
+    Ok(CUDA_SUCCESS)
+}
+
+/// A launch: flags, function, grid, block, shared bytes, stream, then the parameters' bytes.
+pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let flags: u8 = call.message.plain()?;
+    let function = call.handle(Kind::Function)?;
+    let mut shape = [0_u32; 7];
+    for number in &mut shape {
+        *number = call.message.plain()?;
+    }
+    let stream = call.handle(Kind::Stream)?;
+    let bytes = call.message.rest();
+    let layout = of(call, function)?;
+    if bytes.len() < layout.bytes() {
+        return Err(Stop::Code(CUDA_ERROR_INVALID_VALUE));
+    }
+    let values = call.arena.keep(Some(bytes))?;
+    let list = call.arena.zeros(8 * layout.0.len() as u64)?;
+    let base = call.arena.base();
+    let first = values.pointer::<u8>(base).addr() as u64;
+    let (places, _) = call.arena.bytes_mut(list).as_chunks_mut();
+    for ((offset, _), place) in layout.0.iter().zip(places) {
+        *place = (first + u64::from(*offset)).to_le_bytes();
+    }
+    let base = call.arena.base();
+    let parameters = match layout.0.is_empty() {
+        true => std::ptr::null_mut(),
+        false => list.pointer(base),
+    };
+    let [x, y, z, width, height, depth, shared] = shape;
+    let (driver, stream) = (call.driver, Word::from_bits(stream.real));
+    let f = Word::from_bits(function.real);
+    let none = std::ptr::null_mut();
+    // SAFETY: the function and the stream are the driver's. The list has a pointer for each parameter, to as many bytes
+    // in the arena as the driver said of it.
+    Ok(unsafe {
+        match flags {
+            0 => (driver.cuLaunchKernel)(f, x, y, z, width, height, depth, shared, stream, parameters, none),
+            PER_THREAD => (driver.cuLaunchKernel_ptsz)(
+                f, x, y, z, width, height, depth, shared, stream, parameters, none,
+            ),
+            COOPERATIVE => (driver.cuLaunchCooperativeKernel)(
+                f, x, y, z, width, height, depth, shared, stream, parameters,
+            ),
+            3 => (driver.cuLaunchCooperativeKernel_ptsz)(
+                f, x, y, z, width, height, depth, shared, stream, parameters,
+            ),
+            _ => return Err(Stop::Malformed),
+        }
+    })
+}
+
+/// The default stream is the thread's own.
+pub const PER_THREAD: u8 = 1;
+/// All blocks run at once.
+pub const COOPERATIVE: u8 = 2;
+
+/// The layout of a function, which the driver is asked for once.
+fn of(call: &Call<'_>, function: Used) -> Result<Arc<Layout>, Stop> {
+    let id = function.id().ok_or(Stop::Code(CUDA_ERROR_INVALID_HANDLE))?;
+    if let Some(known) = call.server.tables().layouts.get(&id) {
+        return Ok(Arc::clone(known));
+    }
+    let layout = Arc::new(asked(call.driver, id, function.real)?);
+    call.server.tables().layouts.insert(id, Arc::clone(&layout));
+    Ok(layout)
+}
+
+fn asked(driver: &Table, id: Id, real: u64) -> Result<Layout, Stop> {
+    let mut all = Vec::new();
+    loop {
+        let (mut offset, mut size) = (0_usize, 0_usize);
+        let (to_offset, to_size) = (&raw mut offset, &raw mut size);
+        // SAFETY: the handle is the driver's, and it writes two numbers to memory of ours.
+        let code = unsafe {
+            match id.kind() {
+                Kind::Kernel => {
+                    (driver.cuKernelGetParamInfo)(Word::from_bits(real), all.len(), to_offset, to_size)
+                }
+                _ => (driver.cuFuncGetParamInfo)(Word::from_bits(real), all.len(), to_offset, to_size),
+            }
+        };
+        match code {
+            CUDA_SUCCESS if all.len() < MOST_PARAMETERS => {
+                let number = |value: usize| u32::try_from(value).map_err(|_| Stop::Code(CUDA_ERROR_UNKNOWN));
+                all.push((number(offset)?, number(size)?));
+            }
+            // There is no parameter of this number.
+            CUDA_ERROR_INVALID_VALUE => return Ok(Layout(all)),
+            CUDA_SUCCESS => return Err(Stop::Code(CUDA_ERROR_UNKNOWN)),
+            code => return Err(Stop::Code(code)),
+        }
+    }
+}

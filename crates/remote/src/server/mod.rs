@@ -1,0 +1,324 @@
+//! The driver's other half: it makes the calls that messages ask for.
+//!
+//! A message comes from a program that may be hostile. It is judged on a private copy, and nothing in it is used as an
+//! address or as a handle: objects are looked up by name and kind, addresses have to lie in memory that a call made, and
+//! every length is compared with what is there. A message that is none ends the connection ([`Malformed`]); one that
+//! asks for what is not there gets CUDA's code for that.
+
+mod arena;
+mod arguments;
+mod dispatch;
+mod launch;
+mod memcpy;
+mod module;
+mod objects;
+mod primary;
+mod ranges;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use divvy_abi::*;
+
+use crate::handle::{Id, Kind};
+use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer, by_hand};
+use arena::Arena;
+pub(crate) use launch::{COOPERATIVE, PER_THREAD as LAUNCH_PER_THREAD};
+pub(crate) use memcpy::{ASYNC, PER_THREAD};
+use objects::Objects;
+use ranges::Ranges;
+
+/// What one connection may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Quota {
+    /// Objects and ranges of device memory, each.
+    pub objects: usize,
+    /// Bytes of the largest message, in either direction.
+    pub message: usize,
+    /// Bytes of the largest image.
+    pub image: usize,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            objects: 1 << 20,
+            message: 1 << 20,
+            image: 1 << 30,
+        }
+    }
+}
+
+/// Bytes of the smallest message that a side may set as its largest.
+pub const LEAST_MESSAGE: usize = 256;
+
+/// Why a call is not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The message is not as its call says.
+    Malformed,
+    /// The answer is this code.
+    Code(CUresult),
+}
+
+impl Stop {
+    /// The call asks for more than a message can carry.
+    const TOO_LARGE: Stop = Stop::Code(CUDA_ERROR_INVALID_VALUE);
+}
+
+impl From<Malformed> for Stop {
+    fn from(_: Malformed) -> Self {
+        Stop::Malformed
+    }
+}
+
+impl From<CUresult> for Stop {
+    fn from(code: CUresult) -> Self {
+        Stop::Code(code)
+    }
+}
+
+/// What the threads of one connection share.
+struct Tables {
+    objects: Objects,
+    ranges: Ranges,
+    /// References to each device's primary context.
+    primary: HashMap<CUdevice, u64>,
+    /// Where the parameters of functions lie.
+    layouts: HashMap<Id, Arc<launch::Layout>>,
+}
+
+impl Tables {
+    /// Enters an object that a call made.
+    fn insert(&mut self, id: Id, real: u64, parent: Option<Id>) {
+        let gone = self.objects.insert(id, real, parent);
+        self.forget(gone);
+    }
+
+    /// Forgets an object and all that went with it.
+    fn remove(&mut self, id: Id) {
+        let gone = self.objects.remove(id);
+        self.forget(gone);
+    }
+
+    fn forget(&mut self, gone: Vec<Id>) {
+        if gone.is_empty() {
+            return;
+        }
+        self.ranges.remove_of(&gone);
+        for id in gone {
+            self.layouts.remove(&id);
+        }
+    }
+}
+
+/// The server of one connection: a program's calls over a driver.
+pub struct Server {
+    driver: &'static Table,
+    quota: Quota,
+    tables: Mutex<Tables>,
+    /// Told of the id of each call that is not known.
+    unknown: fn(u32),
+}
+
+impl Server {
+    /// A server over a driver. A message may have [`LEAST_MESSAGE`] bytes at least, whatever the quota says.
+    pub fn new(driver: &'static Table, quota: Quota) -> Arc<Self> {
+        Self::with_listener(driver, quota, |_| {})
+    }
+
+    /// The same, and `unknown` is told of the id of each call that the server does not know.
+    pub fn with_listener(driver: &'static Table, quota: Quota, unknown: fn(u32)) -> Arc<Self> {
+        let quota = Quota {
+            message: quota.message.max(LEAST_MESSAGE),
+            ..quota
+        };
+        Arc::new(Self {
+            driver,
+            quota,
+            tables: Mutex::new(Tables {
+                objects: Objects::new(quota.objects),
+                ranges: Ranges::default(),
+                primary: HashMap::new(),
+                layouts: HashMap::new(),
+            }),
+            unknown,
+        })
+    }
+
+    /// The server's half for one thread of the program. Its calls are to be made on one thread here, which has the
+    /// current context of that one.
+    pub fn session(self: &Arc<Self>) -> Session {
+        Session {
+            server: Arc::clone(self),
+            thread: None,
+            next: 1,
+            late: CUDA_SUCCESS,
+            arena: Arena::new(2 * self.quota.message),
+            answer: vec![0; self.quota.message],
+            upload: Vec::new(),
+        }
+    }
+
+    /// How many objects and ranges of memory the program has.
+    pub fn held(&self) -> (usize, usize) {
+        let tables = self.tables();
+        (tables.objects.len(), tables.ranges.len())
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        // A table is changed in single steps: what a panic left is whole.
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The server's half for one thread of the program.
+pub struct Session {
+    server: Arc<Server>,
+    /// The thread's number, once it said hello.
+    thread: Option<u32>,
+    /// The number of the next message.
+    next: u64,
+    /// The first failure of a submitted call that no answer has told.
+    late: CUresult,
+    arena: Arena,
+    answer: Vec<u8>,
+    /// The image that is being sent.
+    upload: Vec<u8>,
+}
+
+/// A call that is being made.
+struct Call<'a> {
+    driver: &'static Table,
+    server: &'a Server,
+    message: Reader<'a>,
+    arena: &'a mut Arena,
+    answer: Writer<'a>,
+    upload: &'a mut Vec<u8>,
+}
+
+/// Where an answer's own part begins: behind the header, the code, and the late code.
+const ANSWER_BYTES: usize = HEADER_BYTES + 8;
+
+impl Session {
+    /// Makes the call that a message asks for. Gives the answer to send, or nothing for a submitted call.
+    ///
+    /// `message` is a copy that the other side cannot change.
+    ///
+    /// # Errors
+    /// It is no message, or not the next one: the connection ends.
+    pub fn receive(&mut self, message: &[u8]) -> Result<Option<&[u8]>, Malformed> {
+        if message.len() > self.server.quota.message {
+            return Err(Malformed);
+        }
+        let Some(thread) = self.thread else {
+            return self.greet(message).map(Some);
+        };
+        let (header, body) = Header::read(message)?;
+        let called = matches!(header.sort, Sort::Call | Sort::Submit);
+        if !called || header.sequence != self.next || header.thread != thread {
+            return Err(Malformed);
+        }
+        self.next += 1;
+        self.arena.clear();
+        let mut call = Call {
+            driver: self.server.driver,
+            server: &self.server,
+            message: body,
+            arena: &mut self.arena,
+            answer: Writer::new(&mut self.answer[ANSWER_BYTES..]),
+            upload: &mut self.upload,
+        };
+        let outcome = call.make(header.id);
+        let code = match outcome {
+            Ok(code) | Err(Stop::Code(code)) => code,
+            Err(Stop::Malformed) => return Err(Malformed),
+        };
+        // A result that does not fit is one that the client did not leave room for.
+        let body = call.answer.finish().map_err(|_| Malformed)?;
+        if header.sort == Sort::Submit {
+            if self.late == CUDA_SUCCESS {
+                self.late = code;
+            }
+            return Ok(None);
+        }
+        // A call that fails tells its own code, and the next one the late one.
+        let late = match code {
+            CUDA_SUCCESS => std::mem::replace(&mut self.late, CUDA_SUCCESS),
+            _ => CUDA_SUCCESS,
+        };
+        let length = ANSWER_BYTES + body;
+        let mut to = Writer::new(&mut self.answer);
+        let answer = Header {
+            length: length as u32,
+            sort: Sort::Answer,
+            ..header
+        };
+        answer.write(&mut to);
+        to.plain(code);
+        to.plain(late);
+        Ok(Some(&self.answer[..length]))
+    }
+
+    fn greet(&mut self, message: &[u8]) -> Result<&[u8], Malformed> {
+        let hello = Hello::decode(message)?;
+        // Another version has other messages, and one of its own calls could mean anything here.
+        if hello.version != VERSION || (hello.capacity as usize) < LEAST_MESSAGE {
+            return Err(Malformed);
+        }
+        self.thread = Some(hello.thread);
+        // No answer is longer than the client takes.
+        self.answer.truncate(hello.capacity as usize);
+        let answer = Hello::ours(hello.thread, self.server.quota.message as u32).encode();
+        self.answer[..answer.len()].copy_from_slice(&answer);
+        Ok(&self.answer[..answer.len()])
+    }
+}
+
+impl Call<'_> {
+    /// Makes it. A panic in the driver below is an unknown error.
+    fn make(&mut self, id: u32) -> Result<CUresult, Stop> {
+        let mut stop = None;
+        let code = guard(|| match self.one(id) {
+            Ok(code) => code,
+            Err(Stop::Code(code)) => {
+                self.answer.truncate(0);
+                code
+            }
+            Err(Stop::Malformed) => {
+                stop = Some(Stop::Malformed);
+                CUDA_ERROR_UNKNOWN
+            }
+        });
+        stop.map_or(Ok(code), Err)
+    }
+
+    fn one(&mut self, id: u32) -> Result<CUresult, Stop> {
+        match id {
+            by_hand::UPLOAD => module::upload(self),
+            by_hand::MODULE_LOAD => module::load(self),
+            by_hand::LIBRARY_LOAD => module::load_library(self),
+            by_hand::LAYOUT => launch::layout(self),
+            by_hand::LAUNCH => launch::launch(self),
+            by_hand::TO_DEVICE => memcpy::to_device(self),
+            by_hand::FROM_DEVICE => memcpy::from_device(self),
+            by_hand::PRIMARY_RETAIN => primary::retain(self),
+            by_hand::PRIMARY_RELEASE => primary::release(self),
+            by_hand::PRIMARY_RESET => primary::reset(self),
+            id => dispatch::generated(self, id).unwrap_or_else(|| {
+                (self.server.unknown)(id);
+                Err(Stop::Code(CUDA_ERROR_NOT_SUPPORTED))
+            }),
+        }
+    }
+
+    /// The name of the thread's current context.
+    fn current(&self) -> Option<Id> {
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the driver writes one handle to memory of ours.
+        let code = unsafe { (self.driver.cuCtxGetCurrent)(&raw mut context) };
+        let known = code == CUDA_SUCCESS && !context.is_null();
+        let context = known.then_some(context.addr() as u64)?;
+        self.server.tables().objects.id(Kind::Context, context)
+    }
+}

@@ -1,0 +1,78 @@
+//! Primary contexts: the program's references to each device's are counted, so that it gives back only its own.
+
+use divvy_abi::*;
+
+use super::{Call, Stop};
+use crate::handle::Kind;
+
+pub fn retain(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let device: CUdevice = call.message.plain()?;
+    call.message.end()?;
+    let mut context: CUcontext = std::ptr::null_mut();
+    // SAFETY: the driver writes one handle to memory of ours.
+    let code = unsafe { (call.driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+    if code != CUDA_SUCCESS {
+        return Ok(code);
+    }
+    let mut tables = call.server.tables();
+    let Some(found) = tables.objects.found(Kind::Context, context.addr() as u64, None) else {
+        drop(tables);
+        // SAFETY: the reference that this call took goes back.
+        unsafe { (call.driver.cuDevicePrimaryCtxRelease_v2)(device) };
+        return Ok(CUDA_ERROR_OUT_OF_MEMORY);
+    };
+    *tables.primary.entry(device).or_default() += 1;
+    call.answer.plain(found);
+    Ok(CUDA_SUCCESS)
+}
+
+pub fn release(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let device: CUdevice = call.message.plain()?;
+    call.message.end()?;
+    let references = call.server.tables().primary.get(&device).copied().unwrap_or(0);
+    if references == 0 {
+        return Ok(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    let context = (references == 1).then(|| context(call, device)).flatten();
+    // SAFETY: the program has a reference, and it is given back.
+    let code = unsafe { (call.driver.cuDevicePrimaryCtxRelease_v2)(device) };
+    if code == CUDA_SUCCESS {
+        let mut tables = call.server.tables();
+        tables.primary.insert(device, references - 1);
+        if let Some(id) = context {
+            tables.remove(id);
+        }
+    }
+    Ok(code)
+}
+
+pub fn reset(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let device: CUdevice = call.message.plain()?;
+    call.message.end()?;
+    let context = context(call, device);
+    // SAFETY: it takes a number.
+    let code = unsafe { (call.driver.cuDevicePrimaryCtxReset_v2)(device) };
+    if let Some(id) = context.filter(|_| code == CUDA_SUCCESS) {
+        call.server.tables().remove(id);
+    }
+    Ok(code)
+}
+
+/// The name of a device's primary context, where it is there.
+fn context(call: &Call<'_>, device: CUdevice) -> Option<crate::handle::Id> {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the driver writes two numbers to memory of ours.
+    unsafe { (call.driver.cuDevicePrimaryCtxGetState)(device, &raw mut flags, &raw mut active) };
+    if active == 0 {
+        return None;
+    }
+    let mut context: CUcontext = std::ptr::null_mut();
+    // SAFETY: the driver writes one handle to memory of ours; the reference is given back at once.
+    let found = unsafe { (call.driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) } == CUDA_SUCCESS;
+    if found {
+        // SAFETY: the reference that was just taken.
+        unsafe { (call.driver.cuDevicePrimaryCtxRelease_v2)(device) };
+    }
+    let real = found.then_some(context.addr() as u64)?;
+    call.server.tables().objects.id(Kind::Context, real)
+}

@@ -1,0 +1,94 @@
+//! What messages look like: a header, then the arguments one after the other as their roles say.
+//!
+//! Numbers are little endian, structures are as C lays them out, and nothing is aligned. A message has no part that is
+//! longer than itself: a reader takes what is there, or says [`Malformed`].
+
+mod header;
+mod hello;
+pub mod message;
+mod print;
+mod reader;
+mod shape;
+mod writer;
+
+pub use header::{HEADER_BYTES, Header, Sort};
+pub use hello::{HELLO_BYTES, Hello, VERSION};
+pub use print::Printed;
+pub use reader::{Malformed, Reader};
+pub(crate) use shape::Pointee;
+pub use shape::{Shape, shapes};
+pub use writer::{Full, Writer};
+
+/// The ids of the calls whose messages are written by hand. As with the generated ones, another meaning is another id:
+/// the text before the slash names the call, and the number behind it counts the changes of its message.
+pub mod by_hand {
+    /// The id that a text gives, as for the generated calls.
+    pub const fn id(text: &str) -> u32 {
+        let bytes = text.as_bytes();
+        let (mut hash, mut at) = (0xcbf2_9ce4_8422_2325_u64, 0);
+        while at < bytes.len() {
+            hash = (hash ^ bytes[at] as u64).wrapping_mul(0x100_0000_01b3);
+            at += 1;
+        }
+        (hash ^ (hash >> 32)) as u32
+    }
+
+    macro_rules! ids {
+        ($($(#[$doc:meta])* $name:ident $text:literal;)*) => {
+            $($(#[$doc])* pub const $name: u32 = id($text);)*
+            /// Every id of this module, and its text.
+            pub const ALL: &[(u32, &str)] = &[$(($name, $text)),*];
+        };
+    }
+
+    ids! {
+        /// A part of an image that is about to be loaded.
+        UPLOAD "image.upload/1";
+        /// Loads the image that was uploaded as a module.
+        MODULE_LOAD "module.load/1";
+        /// Loads it as a library.
+        LIBRARY_LOAD "library.load/1";
+        /// Where a kernel's parameters lie.
+        LAYOUT "kernel.layout/1";
+        /// Launches a kernel.
+        LAUNCH "kernel.launch/1";
+        /// Bytes for device memory.
+        TO_DEVICE "memory.to-device/1";
+        /// Bytes of device memory.
+        FROM_DEVICE "memory.from-device/1";
+        /// A device's primary context.
+        PRIMARY_RETAIN "primary.retain/1";
+        /// Gives it back.
+        PRIMARY_RELEASE "primary.release/1";
+        /// Ends all that it holds.
+        PRIMARY_RESET "primary.reset/1";
+    }
+}
+
+/// Which symbol a generated call's id is of.
+pub fn symbol(id: u32) -> Option<divvy_abi::Symbol> {
+    macro_rules! symbols {
+        ([] $($name:ident $id:literal $how:tt $arguments:tt;)*) => {
+            match id {
+                $($id => Some(divvy_abi::Symbol::$name),)*
+                _ => None,
+            }
+        };
+    }
+    divvy_abi::driver_roles! { [symbols] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_calls_have_one_id() {
+        let mut seen: Vec<u32> = shapes().iter().map(|(_, id, _)| *id).collect();
+        seen.extend(by_hand::ALL.iter().map(|(id, _)| *id));
+        let count = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    }
+}

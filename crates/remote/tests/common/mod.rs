@@ -1,0 +1,182 @@
+//! A server in this process: a thread for each of the program's, and messages through channels.
+#![allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "each test file uses its own part"
+)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use divvy_abi::*;
+use divvy_remote::server::{Quota, Server};
+use divvy_remote::wire::Printed;
+use divvy_remote::{Connector, Lost, Transport};
+use tempfile::TempDir;
+
+/// Calls an entry point of the client and gives its result.
+macro_rules! code {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: a test passes arguments of the kinds the function takes, or those whose refusal it tests.
+        unsafe { (divvy_remote::client::TABLE.$function)($($argument),*) }
+    };
+}
+
+/// Calls an entry point that must succeed.
+macro_rules! cu {
+    ($function:ident($($argument:expr),* $(,)?)) => {
+        assert_eq!(code!($function($($argument),*)), divvy_abi::CUDA_SUCCESS, stringify!($function))
+    };
+}
+
+/// Calls an entry point that writes one result first, and gives that.
+macro_rules! get {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: all-zero bytes are a value of every number and handle.
+        let mut value = unsafe { std::mem::zeroed() };
+        cu!($function(&raw mut value $(, $argument)*));
+        value
+    }};
+}
+
+pub(crate) use {code, cu, get};
+
+/// Messages of the calls that were waited for, and of those that were not.
+#[derive(Default)]
+pub struct Counts {
+    pub calls: AtomicU64,
+    pub submits: AtomicU64,
+    /// Each message as a line.
+    pub log: Mutex<Vec<String>>,
+}
+
+/// A server over channels.
+pub struct InProcess {
+    pub server: Arc<Server>,
+    pub counts: Arc<Counts>,
+    pub message: usize,
+}
+
+struct Channels {
+    to: Sender<(Vec<u8>, bool)>,
+    from: Receiver<Vec<u8>>,
+    counts: Arc<Counts>,
+    message: usize,
+}
+
+impl Connector for InProcess {
+    fn open(&self, _: u32) -> Result<Box<dyn Transport>, Lost> {
+        let (to, messages) = channel::<(Vec<u8>, bool)>();
+        let (answers, from) = channel();
+        let mut session = self.server.session();
+        std::thread::spawn(move || {
+            // A message that is none ends the connection: the channels close.
+            while let Ok((message, _)) = messages.recv() {
+                match session.receive(&message) {
+                    Ok(Some(answer)) => drop(answers.send(answer.to_vec())),
+                    Ok(None) => {}
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Box::new(Channels {
+            to,
+            from,
+            counts: Arc::clone(&self.counts),
+            message: self.message,
+        }))
+    }
+}
+
+impl Channels {
+    fn send(&self, message: &[u8], waits: bool) -> Result<(), Lost> {
+        let counter = if waits {
+            &self.counts.calls
+        } else {
+            &self.counts.submits
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.counts.log.lock().unwrap().push(Printed(message).to_string());
+        self.to.send((message.to_vec(), waits)).map_err(|_| Lost)
+    }
+}
+
+impl Transport for Channels {
+    fn capacity(&self) -> usize {
+        self.message
+    }
+
+    fn submit(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.send(message, false)
+    }
+
+    fn call(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), Lost> {
+        self.send(message, true)?;
+        *answer = self.from.recv().map_err(|_| Lost)?;
+        Ok(())
+    }
+}
+
+/// Connects this process to a server of its own over the emulated driver, with messages of so many bytes.
+pub fn connect(message: usize) -> (Arc<Server>, Arc<Counts>) {
+    let quota = Quota {
+        message,
+        ..Quota::default()
+    };
+    connect_to(Server::new(&EMULATED, quota), message)
+}
+
+/// The driver below.
+pub static EMULATED: Table = divvy_emulator::TABLE;
+
+/// Connects this process to a server.
+pub fn connect_to(server: Arc<Server>, message: usize) -> (Arc<Server>, Arc<Counts>) {
+    let counts = Arc::new(Counts::default());
+    let connector = InProcess {
+        server: Arc::clone(&server),
+        counts: Arc::clone(&counts),
+        message,
+    };
+    assert!(divvy_remote::client::connect(Box::new(connector), |_| {}));
+    (server, counts)
+}
+
+const ROLE: &str = "DIVVY_TEST_ROLE";
+
+/// Runs a test's body in a process of its own, with its own run directory: a driver's state is its process's.
+pub fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(ROLE).is_some() {
+        return body();
+    }
+    let directory = TempDir::new().unwrap();
+    let mut command = divvy_own_process::command(test);
+    for inherited in [
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "XDG_RUNTIME_DIR",
+        "LD_PRELOAD",
+    ] {
+        command.env_remove(inherited);
+    }
+    let output = command
+        .env(ROLE, "alone")
+        .env("DIVVY_RUN_DIR", directory.path())
+        .env("DIVVY_EMULATED", "h100*2")
+        .env("DIVVY_LOG", "stderr")
+        .output()
+        .unwrap();
+    divvy_own_process::assert_passed(test, &output);
+}
+
+/// Initialises the driver and makes the primary context of a device current.
+pub fn start(device: i32) -> CUcontext {
+    cu!(cuInit(0));
+    let context: CUcontext = get!(cuDevicePrimaryCtxRetain(device));
+    cu!(cuCtxSetCurrent(context));
+    context
+}
+
+/// `c[i] = a[i] + b[i]` for i < n.
+pub const VECTOR_ADD: &str = include_str!("add.ptx");
