@@ -21,8 +21,10 @@ pub mod client;
 pub mod fuzzing;
 pub mod handle;
 mod image;
+pub mod local;
 pub mod server;
 mod transport;
 pub mod wire;
 
+pub use local::LocalConnector;
 pub use transport::{Connector, Lost, Transport};

@@ -26,6 +26,7 @@ mod memory;
 mod mig;
 mod nesting;
 mod nri;
+mod remote;
 mod restart;
 mod rootless;
 mod shortage;

@@ -162,6 +162,73 @@ launch! {
     cuLaunchCooperativeKernel_ptsz PER_THREAD | COOPERATIVE, ();
 }
 
+macro_rules! launch_ex {
+    ($($name:ident $flags:expr;)*) => {$(
+        /// # Safety
+        /// As NVIDIA's reference says.
+        pub unsafe extern "C-unwind" fn $name(
+            config: *const CUlaunchConfig,
+            f: CUfunction,
+            kernelParams: *mut *mut c_void,
+            extra: *mut *mut c_void,
+        ) -> CUresult {
+            // SAFETY: the program vouches for its configuration and its lists.
+            unsafe {
+                let Some(config) = config.as_ref() else {
+                    return CUDA_ERROR_INVALID_VALUE;
+                };
+                match attributes(config) {
+                    Ok(flags) => launch(Symbol::$name, $flags | flags, f, shape(config), config.hStream, kernelParams, extra),
+                    Err(code) => code,
+                }
+            }
+        }
+    )*};
+}
+
+launch_ex! {
+    cuLaunchKernelEx 0;
+    cuLaunchKernelEx_ptsz PER_THREAD;
+}
+
+fn shape(config: &CUlaunchConfig) -> [u32; 7] {
+    [
+        config.gridDimX,
+        config.gridDimY,
+        config.gridDimZ,
+        config.blockDimX,
+        config.blockDimY,
+        config.blockDimZ,
+        config.sharedMemBytes,
+    ]
+}
+
+/// The flags that a launch's attributes ask for. Those that name other objects, or a shape of clusters, are not served.
+///
+/// # Safety
+/// The list has as many entries as the configuration says.
+unsafe fn attributes(config: &CUlaunchConfig) -> Result<u8, CUresult> {
+    if config.numAttrs == 0 {
+        return Ok(0);
+    }
+    if config.attrs.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: promised by the caller.
+    let list = unsafe { std::slice::from_raw_parts(config.attrs, config.numAttrs as usize) };
+    let mut flags = 0;
+    for attribute in list {
+        match attribute.id {
+            CU_LAUNCH_ATTRIBUTE_IGNORE => {}
+            // SAFETY: the id says which of the value's members is there.
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE if unsafe { attribute.value.cooperative } == 0 => {}
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE => flags |= COOPERATIVE,
+            _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        }
+    }
+    Ok(flags)
+}
+
 /// # Safety
 /// As for [`gather`].
 unsafe fn launch(

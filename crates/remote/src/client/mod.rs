@@ -6,6 +6,7 @@
 
 mod arguments;
 mod launch;
+mod link;
 mod local;
 mod memcpy;
 mod module;

@@ -39,7 +39,7 @@ unsafe fn measured<'a>(image: *const c_void) -> Option<&'a [u8]> {
 }
 
 /// Sends an image, without waiting.
-fn upload(symbol: Symbol, image: &[u8]) -> CUresult {
+pub fn upload(symbol: Symbol, image: &[u8]) -> CUresult {
     let most = match thread::capacity() {
         Ok(capacity) => capacity.saturating_sub(HEADER_BYTES + 8).max(1),
         Err(code) => return code,
@@ -61,7 +61,7 @@ fn upload(symbol: Symbol, image: &[u8]) -> CUresult {
 ///
 /// # Safety
 /// Both lists have so many entries.
-unsafe fn options(
+pub unsafe fn options(
     count: u32,
     keys: *mut CUjit_option,
     values: *mut *mut c_void,
@@ -99,6 +99,11 @@ unsafe fn options(
 
 fn put(m: &mut Writer<'_>, name: u64, options: &[(CUjit_option, u32)]) {
     m.plain(name);
+    put_options(m, options);
+}
+
+/// A count, then key and value of each.
+pub fn put_options(m: &mut Writer<'_>, options: &[(CUjit_option, u32)]) {
     m.plain(options.len() as u32);
     for (key, value) in options {
         m.plain(*key);

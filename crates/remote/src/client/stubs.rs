@@ -4,7 +4,7 @@
 use divvy_abi::*;
 
 use super::arguments::*;
-use super::{launch, local, memcpy, module, new_name, primary, thread};
+use super::{launch, link, local, memcpy, module, new_name, primary, thread};
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
 
@@ -159,7 +159,9 @@ driver_roles! { [stubs] }
 
 /// The functions that are written by hand.
 const BY_HAND: Table = implemented! { Table {
-    launch: cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel cuLaunchKernel_ptsz;
+    launch: cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel
+        cuLaunchKernelEx cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz;
+    link: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy;
     local: cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2;
     memcpy: cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
         cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;

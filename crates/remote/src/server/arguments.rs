@@ -28,6 +28,13 @@ pub struct Made {
     pub spot: Spot,
 }
 
+impl Made {
+    /// The name that the client gave it.
+    pub fn id(&self) -> Option<Id> {
+        self.id
+    }
+}
+
 /// A number that counts: an argument, or what an argument points to.
 pub trait Count {
     fn count(&self, arena: &Arena) -> u64;

@@ -9,6 +9,7 @@ mod arena;
 mod arguments;
 mod dispatch;
 mod launch;
+mod link;
 mod memcpy;
 mod module;
 mod objects;
@@ -117,6 +118,8 @@ pub struct Server {
     driver: &'static Table,
     quota: Quota,
     tables: Mutex<Tables>,
+    /// What linkers need. It is held for a whole call: the driver uses a linker's memory in each of its calls.
+    linkers: Mutex<link::Linkers>,
     /// Told of the id of each call that is not known.
     unknown: fn(u32),
 }
@@ -142,6 +145,7 @@ impl Server {
                 primary: HashMap::new(),
                 layouts: HashMap::new(),
             }),
+            linkers: Mutex::default(),
             unknown,
         })
     }
@@ -158,6 +162,11 @@ impl Server {
             answer: vec![0; self.quota.message],
             upload: Vec::new(),
         }
+    }
+
+    /// What the connection may use.
+    pub fn quota(&self) -> Quota {
+        self.quota
     }
 
     /// How many objects and ranges of memory the program has.
@@ -298,6 +307,11 @@ impl Call<'_> {
             by_hand::UPLOAD => module::upload(self),
             by_hand::MODULE_LOAD => module::load(self),
             by_hand::LIBRARY_LOAD => module::load_library(self),
+            by_hand::LINK_CREATE => link::create(self),
+            by_hand::LINK_ADD => link::add(self),
+            by_hand::LINK_COMPLETE => link::complete(self),
+            by_hand::LINK_READ => link::read(self),
+            by_hand::LINK_DESTROY => link::destroy(self),
             by_hand::LAYOUT => launch::layout(self),
             by_hand::LAUNCH => launch::launch(self),
             by_hand::TO_DEVICE => memcpy::to_device(self),

@@ -88,7 +88,7 @@ pub fn load_library(call: &mut Call<'_>) -> Result<CUresult, Stop> {
 
 type Options = (Vec<CUjit_option>, Vec<*mut c_void>);
 
-fn options(call: &mut Call<'_>) -> Result<Options, Stop> {
+pub fn options(call: &mut Call<'_>) -> Result<Options, Stop> {
     let count = call.message.plain::<u32>()? as usize;
     if count > MOST_OPTIONS {
         return Err(Stop::Malformed);

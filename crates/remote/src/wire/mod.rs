@@ -48,6 +48,16 @@ pub mod by_hand {
         MODULE_LOAD "module.load/1";
         /// Loads it as a library.
         LIBRARY_LOAD "library.load/1";
+        /// A linker.
+        LINK_CREATE "link.create/1";
+        /// Adds what was uploaded.
+        LINK_ADD "link.add/1";
+        /// Links.
+        LINK_COMPLETE "link.complete/1";
+        /// A part of what came out.
+        LINK_READ "link.read/1";
+        /// Ends a linker.
+        LINK_DESTROY "link.destroy/1";
         /// Where a kernel's parameters lie.
         LAYOUT "kernel.layout/1";
         /// Launches a kernel.

@@ -1,0 +1,162 @@
+//! The program's side: it connects at the first CUDA call, and each thread that makes calls has a ring.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use divvy_ring::doorbell::Futex;
+use divvy_ring::{Backing, Client, Peer, Region};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::process::{Pid, getpid, test_kill_process};
+
+use super::handshake;
+use crate::{Connector, Lost, Transport};
+
+/// A worker that does not greet within this time is none.
+const PATIENT: Duration = Duration::from_secs(10);
+
+/// Connects to the worker behind a socket, when the first thread makes its first call.
+#[derive(Debug)]
+pub struct LocalConnector {
+    socket: PathBuf,
+    /// The connection, and the process that made it: a forked child has none.
+    connection: Mutex<Option<(Pid, Arc<Connection>)>>,
+}
+
+/// A connection of this process.
+#[derive(Debug)]
+struct Connection {
+    region: Region,
+    socket: Socket,
+}
+
+/// The socket that says whether the worker lives. The program may close it, as programs do that close all descriptors
+/// they do not know; its number may then be another file's.
+#[derive(Debug)]
+struct Socket {
+    fd: OwnedFd,
+    identity: (u64, u64),
+    worker: Pid,
+}
+
+impl Socket {
+    fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        Ok(Self {
+            identity: identity(fd.as_fd())?,
+            worker: sockopt::socket_peercred(&fd)?.pid,
+            fd,
+        })
+    }
+
+    /// The descriptor, as long as it is still the socket.
+    fn get(&self) -> Option<BorrowedFd<'_>> {
+        let same = identity(self.fd.as_fd()).is_ok_and(|identity| identity == self.identity);
+        same.then(|| self.fd.as_fd())
+    }
+
+    /// Whether the worker lives.
+    fn is_open(&self) -> bool {
+        let Some(fd) = self.get() else {
+            // The program has closed it. The process that listened is the one to ask then.
+            return test_kill_process(self.worker) != Err(Errno::SRCH);
+        };
+        let mut look = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match poll(&mut look, Some(&now)) {
+            Ok(_) => !look[0]
+                .revents()
+                .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
+            // No memory for a look is no sign of death.
+            Err(_) => true,
+        }
+    }
+}
+
+fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let facts = rustix::fs::fstat(fd)?;
+    Ok((facts.st_dev, facts.st_ino))
+}
+
+impl LocalConnector {
+    /// For the worker behind this socket. Nothing is connected yet.
+    #[must_use]
+    pub fn new(socket: PathBuf) -> Self {
+        Self {
+            socket,
+            connection: Mutex::new(None),
+        }
+    }
+
+    fn connection(&self) -> Result<Arc<Connection>, Errno> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let us = getpid();
+        if let Some((pid, connection)) = &*connection
+            && *pid == us
+        {
+            return Ok(Arc::clone(connection));
+        }
+        let made = Arc::new(self.connect()?);
+        if let Some((_, parents)) = connection.replace((us, Arc::clone(&made))) {
+            // Its region is not mapped here, and its socket is the parent's to close.
+            std::mem::forget(parents);
+        }
+        Ok(made)
+    }
+
+    fn connect(&self) -> Result<Connection, Errno> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENT))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENT))?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
+        let region = handshake::greeted(socket.as_fd())?;
+        let region = Region::attach(region.as_fd(), Backing::Sealed).map_err(|_| Errno::PROTO)?;
+        Ok(Connection {
+            region,
+            socket: Socket::new(socket)?,
+        })
+    }
+}
+
+impl Connector for LocalConnector {
+    fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, Lost> {
+        let connection = self.connection().map_err(|_| Lost)?;
+        let look = Arc::clone(&connection);
+        let peer = Peer::new(Futex, move || look.socket.is_open());
+        let client = connection.region.client(peer).map_err(|_| Lost)?;
+        let socket = connection.socket.get().ok_or(Lost)?;
+        handshake::announce(socket, client.channel()).map_err(|_| Lost)?;
+        let capacity = connection.region.shape().message_bytes as usize;
+        Ok(Box::new(Ring { client, capacity }))
+    }
+}
+
+/// A thread's ring.
+struct Ring {
+    client: Client<Futex>,
+    capacity: usize,
+}
+
+impl Transport for Ring {
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn submit(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.client.submit(message).map_err(|_| Lost)
+    }
+
+    fn call(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), Lost> {
+        self.client.call(message, answer).map_err(|_| Lost)
+    }
+}

@@ -1,0 +1,24 @@
+//! A connection between a program and its worker on the same machine: a socket that says who is there, and a region of
+//! shared memory with a ring for each thread.
+//!
+//! ```text
+//! program                           worker
+//!    │ connect ─────────────────────> │ a process for this program alone
+//!    │ <──────── greeting, the region │
+//!    │ channel 0 ───────────────────> │ a thread for this channel
+//!    │ ═══ messages, by the ring ════ │
+//!    │ the socket closes ───────────> │ the process ends, and the driver below frees what it had
+//! ```
+//!
+//! Each process of a tenant has a worker process of its own, as each has a context of its own on a device that it has
+//! itself. So the end of the one is the end of the other, whatever killed it.
+
+pub mod connector;
+mod handshake;
+pub mod serve;
+
+pub use connector::LocalConnector;
+pub use serve::serve;
+
+/// Channels of a region: as many threads of one program make CUDA calls at the same time.
+pub const CHANNELS: u32 = 64;
