@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -122,6 +122,52 @@ fn a_message_grows_no_further_than_the_region_allows() {
         let found = "a message is longer than the region allows";
         assert_eq!(end, RingError::Hostile { found });
     });
+}
+
+/// A header that is short when it is checked and long when it is used: a copy of that length would leave the ring.
+#[test]
+fn a_header_is_read_once() {
+    use rustix::mm::{MapFlags, ProtFlags};
+    let (ours, theirs, fd) = regions(&SMALL);
+    let flags = ProtFlags::READ | ProtFlags::WRITE;
+    let bytes = SMALL.bytes() as usize;
+    // SAFETY: a fresh mapping, which stays until the process ends.
+    let first = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, flags, MapFlags::SHARED, &fd, 0) };
+    let first: *mut u8 = first.expect("a mapping").cast();
+    // SAFETY: both words lie inside the mapping and are aligned; they are only accessed as atomics.
+    let (header, tail) = unsafe {
+        let header = &*first.add(REQUESTS as usize).cast::<AtomicU64>();
+        (header, &*first.add(REQUEST_TAIL as usize).cast::<AtomicU32>())
+    };
+    let _client = client(&theirs, soon());
+    let mut server = server(&ours, soon());
+    header.store(8, Ordering::Relaxed);
+    let began = Instant::now();
+    let going = || began.elapsed() < Duration::from_secs(1);
+    let (mut handled, mut refused) = (0, 0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while going() {
+                for _ in 0..1000 {
+                    header.store(8, Ordering::Relaxed);
+                    header.store(u64::from(u32::MAX), Ordering::Relaxed);
+                }
+            }
+        });
+        while going() {
+            tail.store(16, Ordering::Release);
+            match server.serve_one(None, |message, _| assert_eq!(message.len(), 8)) {
+                Ok(()) => handled += 1,
+                Err(RingError::Hostile { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+            server.reset();
+        }
+    });
+    assert!(
+        handled > 10 && refused > 10,
+        "{handled} handled, {refused} refused"
+    );
 }
 
 #[test]
