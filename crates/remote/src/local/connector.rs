@@ -16,7 +16,7 @@ use super::handshake;
 use crate::{Connector, Lost, Transport};
 
 /// A worker that does not greet within this time is none.
-const PATIENT: Duration = Duration::from_secs(10);
+const GREETING_TIME: Duration = Duration::from_secs(10);
 
 /// Connects to the worker behind a socket, when the first thread makes its first call.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ impl LocalConnector {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENT))?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(PATIENT))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(GREETING_TIME))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(GREETING_TIME))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
         let region = handshake::greeted(socket.as_fd())?;
         let region = Region::attach(region.as_fd(), Backing::Sealed).map_err(|_| Errno::PROTO)?;
