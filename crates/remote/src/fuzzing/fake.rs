@@ -32,7 +32,7 @@ pub fn reset() {
     STATE.with(|state| *state.borrow_mut() = State::default());
 }
 
-/// How many calls this thread made since [`reset`].
+/// How many calls this thread made for the present input.
 ///
 /// # Panics
 /// A call used a handle or an address that was not given.
