@@ -267,6 +267,52 @@ fn one_kernel_outlasts_a_lease_and_no_more() {
     });
 }
 
+/// While others are stuck on the device, a lease may have no end.
+#[test]
+fn a_first_launch_of_unknown_length_is_not_queued_behind_another_one() {
+    alone(
+        "a_first_launch_of_unknown_length_is_not_queued_behind_another_one",
+        |slice| {
+            slice.pages.grant.close_gate();
+            let stream = stream() as usize;
+            beating(slice, || {
+                lease(slice, 1, 0, 2);
+                std::thread::scope(|scope| {
+                    scope.spawn(move || (0..3).for_each(|_| launch(stream as CUstream, 300_000)));
+                    wait_for("the third", || kernels() == 3);
+                });
+                let began: Vec<u64> = with(|device| {
+                    let kernel = |(at, did): &(u64, Did)| matches!(did, Did::Kernel { .. }).then_some(*at);
+                    device.did.iter().filter_map(kernel).collect()
+                });
+                for pair in began.windows(2) {
+                    assert!(pair[1] >= pair[0] + 300 * MS, "{:?}", pair[1] - pair[0]);
+                }
+            });
+        },
+    );
+}
+
+/// The program may wait for that launch before it lets the first kernel end.
+#[test]
+fn another_launch_follows_one_that_does_not_end() {
+    alone("another_launch_follows_one_that_does_not_end", |slice| {
+        slice.pages.grant.close_gate();
+        let stream = stream();
+        beating(slice, || {
+            lease(slice, 1, 0, 2);
+            let began = monotonic_ns();
+            launch(stream, 20_000_000);
+            launch(stream, 1_000);
+            let waited = monotonic_ns() - began;
+            assert!(waited < 2_000 * MS, "another kernel: {waited}");
+            launch(stream, 20_000_000);
+            let waited = monotonic_ns() - began;
+            assert!(waited < 10_000 * MS, "the same one: {waited}");
+        });
+    });
+}
+
 #[test]
 fn an_unused_lease_is_given_back() {
     alone("an_unused_lease_is_given_back", |slice| {

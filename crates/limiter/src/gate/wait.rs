@@ -8,8 +8,9 @@ use divvy_ledger::attach::Attached;
 use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
-use super::admission::{self, Admission, Bounds};
-use super::budget::COMMON;
+use super::admission::{self, Admission, Bounds, Flight};
+use super::budget::{COMMON, LONGEST_NS};
+use super::estimates::Key;
 use super::in_flight::{InFlight, in_use};
 use super::launch::Launch;
 use super::mark::Plan;
@@ -22,7 +23,8 @@ const ALONE_NS: u64 = 2_000_000;
 /// Work in flight is late when it has run for twice its time and this, in nanoseconds. Its estimates are wrong, and no
 /// work is queued behind it.
 const LATE_NS: u64 = 200_000;
-/// After so many nanoseconds the gate stops waiting for it: it may never end, or not before the next work.
+/// After so many nanoseconds the gate stops waiting for it: it may never end, or not before the next work. Only a
+/// repetition of the launch that runs still waits: it lasts as long.
 const ENDLESS_NS: u64 = 50_000_000;
 /// A wait shorter than this, in nanoseconds, does not sleep.
 const SPIN_NS: u64 = 15_000;
@@ -161,6 +163,27 @@ impl Gate {
         })
     }
 
+    /// How long, in nanoseconds, the launch that runs has taken so far, if it is one of this key in the stream at `index`
+    /// and should be over: another one will take no less. 0 otherwise, and after the longest time that is waited for:
+    /// the kernel may wait for the program, and the program for this launch.
+    fn ran_so_far_ns(&self, in_flight: &InFlight, index: usize, key: Key, flight: Flight) -> u64 {
+        if !(ENDLESS_NS..LONGEST_NS).contains(&flight.ran_ns) {
+            return 0;
+        }
+        let running = match in_flight.marks.front() {
+            Some(mark) if mark.index == index => mark.ends.map(|(bracket, _)| bracket.key),
+            Some(_) => None,
+            None => in_flight.streams[index]
+                .bracket
+                .filter(|_| in_flight.outstanding_ns(&self.budgets, index) > 0)
+                .map(|bracket| bracket.key),
+        };
+        match running == Some(key) {
+            true => flight.ran_ns,
+            false => 0,
+        }
+    }
+
     fn pass_open(&self, attached: &Attached, word: GateWord) -> Finds {
         let mut in_flight = locked(&self.in_flight);
         if attached.grant().gate() != word {
@@ -230,6 +253,7 @@ impl Gate {
         in_flight.reclaim(budgets, index);
         let mut flight = in_flight.flight(budgets, now);
         let was_idle = flight.all_ns == 0;
+        let estimate_ns = estimate_ns.max(self.ran_so_far_ns(&in_flight, index, launch.key, flight));
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
             if late || self.has_unmeasured(&in_flight) {
