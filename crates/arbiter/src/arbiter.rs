@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::device::Device;
 use crate::event::{Event, Refused};
-use crate::longest::Longest;
+use crate::longest::OfTenant;
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::tenant::{Leaseholder, Place, Tenant};
@@ -130,6 +130,7 @@ impl Arbiter {
                 self.report(i, h, *busy, 0);
                 let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
                 (leaseholder.squared, leaseholder.paid) = (leaseholder.reported, 0);
+                self.give_back_shared(i, h);
                 self.release(i, h);
                 // It may have crossed with the end of the lease that it speaks of; its request is the same.
                 if self.tenant(i).place == Place::Away {
@@ -221,11 +222,12 @@ impl Arbiter {
             held: None,
             kernel: 0,
             in_flight: 0,
-            overrun: Longest::default(),
+            overrun: OfTenant::default(),
             reported: 0,
             squared: 0,
             paid: 0,
             charged: 0,
+            shared: 0,
         });
         let now = self.clock.now();
         let mut tenant = Tenant {

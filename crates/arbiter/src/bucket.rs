@@ -49,6 +49,13 @@ impl Bucket {
             .saturating_sub(level_of(run) / (devices.max(1) as i128));
     }
 
+    /// Gives back `run` nanoseconds of what was spent on one device of `devices`; the level does not pass `depth`.
+    pub fn give_back(&mut self, run: Nanos, devices: usize, depth: Nanos) {
+        let back = level_of(run) / (devices.max(1) as i128);
+        let full = level_of(depth).max(self.level);
+        self.level = self.level.saturating_add(back).min(full);
+    }
+
     /// How long a lease may last before the level, still accruing, reaches zero.
     pub fn lasts(&self) -> Nanos {
         let drain = SCALE - i128::from(self.share.parts());
@@ -127,6 +134,18 @@ mod tests {
         assert!(bucket.holds(10) && !bucket.holds(11));
         bucket.spend(4, 0);
         assert!(bucket.holds(6) && !bucket.holds(7));
+    }
+
+    #[test]
+    fn what_is_given_back_fills_the_bucket_and_no_more() {
+        let mut bucket = Bucket::new(Share::WHOLE, 0, 10);
+        bucket.spend(30, 1);
+        bucket.give_back(20, 2, 10);
+        assert_eq!(bucket.debt(), 10);
+        bucket.give_back(30, 1, 10);
+        assert!(bucket.holds(10) && !bucket.holds(11));
+        bucket.give_back(30, 1, 5);
+        assert!(bucket.holds(10) && !bucket.holds(11));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::Nanos;
 use crate::arbiter::Arbiter;
+use crate::tenant::{Leaseholder, Place};
 
 impl Arbiter {
     /// Charges a tenant for its unreleased leases up to now.
@@ -23,7 +24,74 @@ impl Arbiter {
             let paid = &mut self.tenant_mut(i).leaseholders[h].paid;
             *paid = paid.saturating_add(run);
             if !waits {
+                self.note_shared(i, h, run);
                 self.charge(i, h, run);
+            }
+        }
+    }
+
+    /// Notes the part of a charge in which others had work on the device: one whose lease has expired, or the holder
+    /// beside it.
+    fn note_shared(&mut self, i: usize, h: usize, run: Nanos) {
+        let tenant = self.tenant(i);
+        let device = &self.devices[tenant.leaseholders[h].device];
+        if device.stuck == 0 || tenant.bucket.is_none() {
+            return;
+        }
+        let stuck = device.stuck - u32::from(tenant.place == Place::Stuck);
+        let others = u64::from(stuck) + u64::from(device.holder.is_some_and(|holder| holder != i));
+        let shared = &mut self.tenant_mut(i).leaseholders[h].shared;
+        *shared = shared.saturating_add(run / (others + 1) * others);
+    }
+
+    /// The first lease on a device expires: the time in which its work and that of others run in turns begins.
+    pub(crate) fn begin_sharing(&mut self, d: usize) {
+        if self.devices[d].stuck > 0 {
+            return;
+        }
+        // What a tenant used alone until now is not shared.
+        for i in 0..self.tenants.len() {
+            if self.tenants[i].is_none() {
+                continue;
+            }
+            self.settle(i);
+            let of_device = |leaseholder: &&mut Leaseholder| leaseholder.device == d;
+            if let Some(leaseholder) = self.tenant_mut(i).leaseholders.iter_mut().find(of_device) {
+                leaseholder.shared = 0;
+            }
+        }
+    }
+
+    /// Nothing of an expired lease is in flight any more. Each of those that ran in turns was charged for the whole time
+    /// in which each had a part of the device. Hard caps get the rest back: otherwise the device would idle for it. By
+    /// virtual time all of them have paid too much alike. With the last expired lease all get it back, before that the
+    /// one whose work has ended. One that dies says nothing about its work, and gives nothing back.
+    pub(crate) fn give_back_shared(&mut self, i: usize, h: usize) {
+        let d = self.device_of(i, h);
+        if self.tenant(i).place != Place::Stuck || self.tenant(i).leaseholders[h].held.is_none() {
+            return;
+        }
+        let last = self.devices[d].stuck == 1;
+        for one in 0..self.tenants.len() {
+            if self.tenants[one].is_none() || (one != i && !last) {
+                continue;
+            }
+            self.settle(one);
+            let (now, depth) = (self.clock.now(), self.depth(one));
+            let tenant = self.tenant_mut(one);
+            let devices = tenant.leaseholders.len();
+            let of_device = |leaseholder: &&mut Leaseholder| leaseholder.device == d;
+            let shared = match tenant.leaseholders.iter_mut().find(of_device) {
+                Some(leaseholder) => std::mem::take(&mut leaseholder.shared),
+                None => continue,
+            };
+            if let Some(bucket) = &mut tenant.bucket {
+                bucket.refill(now, depth);
+                bucket.give_back(shared, devices, depth);
+            }
+            if self.tenant(one).place == Place::Throttled {
+                // It may run earlier than was thought.
+                self.rearm(one);
             }
         }
     }

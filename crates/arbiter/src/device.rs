@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Nanos;
 use crate::admission::Promises;
-use crate::longest::Longest;
+use crate::longest::OfDevice;
 use crate::settings::Settings;
 use crate::tenant::ClaimKey;
 use crate::virtual_time::VirtualTime;
@@ -30,7 +30,7 @@ pub(crate) struct Device {
     /// Virtual time of the device: the least that the tenants that run or wait have reached. Never goes back.
     pub floor: VirtualTime,
     /// How far leases were outlasted of late.
-    pub overrun: Longest,
+    pub overrun: OfDevice,
     /// What a change of holder costs while memory is paged.
     pub refill: Nanos,
     /// Tenants whose lease here has expired with work in flight.

@@ -278,6 +278,7 @@ impl Arbiter {
                     self.devices[d].holder = None;
                 }
                 self.drained(d, i, self.expiry_of(i));
+                self.begin_sharing(d);
                 self.devices[d].stuck += 1;
                 self.decisions.push(Decision::Expire {
                     tenant: id,

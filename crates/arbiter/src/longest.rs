@@ -2,18 +2,20 @@
 
 use crate::{Nanos, SECOND};
 
-/// Half of a longest time is forgotten in this time.
-const HALF_LIFE: Nanos = 10 * SECOND;
-
-/// The longest time of late. What was noted halves every ten seconds, in one straight line from half to half, so that
-/// a long launch now and then is remembered, whatever runs in between.
+/// The longest time of late. What was noted halves every `HALF_LIFE` seconds, in one straight line from half to half, so
+/// that a long launch now and then is remembered, whatever runs in between.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Longest {
+pub(crate) struct Longest<const HALF_LIFE: u64> {
     value: Nanos,
     at: Nanos,
 }
 
-impl Longest {
+/// How far a device's leases were outlasted: it deepens hard caps' buckets, so it is soon forgotten.
+pub(crate) type OfDevice = Longest<10>;
+/// How far a tenant outlasts its leases: it is waited for accordingly, though a minute had only short launches.
+pub(crate) type OfTenant = Longest<60>;
+
+impl<const HALF_LIFE: u64> Longest<HALF_LIFE> {
     /// Notes a time of `value` at `now`.
     pub fn note(&mut self, value: Nanos, now: Nanos) {
         self.value = self.at(now).max(value);
@@ -23,9 +25,10 @@ impl Longest {
     /// The longest time of late, as seen at `now`.
     pub fn at(&self, now: Nanos) -> Nanos {
         let passed = now.saturating_sub(self.at);
-        let halves = passed / HALF_LIFE;
+        let half_life = HALF_LIFE * SECOND;
+        let halves = passed / half_life;
         let value = self.value.checked_shr(halves.min(64) as u32).unwrap_or(0);
-        let part = u128::from(value) * u128::from(passed % HALF_LIFE) / u128::from(2 * HALF_LIFE);
+        let part = u128::from(value) * u128::from(passed % half_life) / u128::from(2 * half_life);
         value - part as Nanos
     }
 }
@@ -37,7 +40,7 @@ mod tests {
 
     #[test]
     fn the_longest_counts_and_is_forgotten_by_halves() {
-        let mut longest = Longest::default();
+        let mut longest = OfDevice::default();
         assert_eq!(longest.at(5), 0);
         longest.note(400 * MILLISECOND, SECOND);
         longest.note(MILLISECOND, SECOND);

@@ -26,6 +26,7 @@ impl Arbiter {
         self.tenant_mut(i).wants = false;
         self.leave_queues(i);
         for h in 0..self.tenant(i).leaseholders.len() {
+            self.give_back_shared(i, h);
             self.release(i, h);
         }
         if self.tenant(i).place != Place::Away {

@@ -1,7 +1,7 @@
 //! A tenant as the arbiter keeps it.
 
 use crate::bucket::Bucket;
-use crate::longest::Longest;
+use crate::longest::OfTenant;
 use crate::server::Server;
 use crate::terms::Terms;
 use crate::virtual_time::VirtualTime;
@@ -39,7 +39,7 @@ pub(crate) struct Leaseholder {
     /// Its work in flight by its own word, when it last spoke of it.
     pub in_flight: Nanos,
     /// How far it outlasted its leases of late.
-    pub overrun: Longest,
+    pub overrun: OfTenant,
     /// Busy time it has reported in all.
     pub reported: Nanos,
     /// The same when a report last came with nothing in flight, and what it was charged since. A report in between lags
@@ -48,6 +48,8 @@ pub(crate) struct Leaseholder {
     pub paid: Nanos,
     /// Everything it was charged here.
     pub charged: u128,
+    /// The part of its charge in which others had the device in turns with it, because a lease had expired.
+    pub shared: Nanos,
 }
 
 /// An unreleased lease on one device.

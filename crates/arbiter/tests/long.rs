@@ -100,6 +100,29 @@ fn wrong_estimates_of_long_launches_cost_no_share() {
     }
 }
 
+/// No gate knows how long a launch takes before the first one is over, and the device runs in turns what is in flight.
+#[test]
+fn first_launches_of_unknown_length_run_in_turns_and_cost_what_they_took() {
+    for (name, way) in WAYS {
+        for split in [vec![30, 70], vec![20, 30, 50], vec![25; 4]] {
+            let lengths = [Lengths::Fixed(SECOND)];
+            let mut scenario = scenario(way, &split, &lengths, 72 * SECOND);
+            scenario.host.learns = true;
+            scenario.host.slice = Some(2 * MILLISECOND);
+            let outcome = run(&scenario);
+            let shares: Vec<f64> = split.iter().map(|&percent| f64::from(percent)).collect();
+            let error = outcome.error(&shares, 12 * SECOND, 60 * SECOND, false);
+            assert!(error <= 1.7, "{name} {split:?}: {error} points");
+            let kept = outcome.conservation();
+            assert!(kept >= 97.0, "{name} {split:?}: {kept} % of the device used");
+            // The first launch of each, and no more.
+            let last = outcome.overlaps.last().map_or(0, |&(_, to)| to);
+            let first = split.len() as Nanos * SECOND + SECOND / 2;
+            assert!(last <= first, "{name} {split:?}: {last} ns");
+        }
+    }
+}
+
 #[test]
 fn a_first_launch_of_unknown_length_costs_itself() {
     // Its estimate says a tenth of a millisecond, and it never ends: others go on at once.
@@ -216,6 +239,28 @@ fn stuck_stopped_and_killed_holders_among_long_launches_are_told_apart_soon() {
         .find(|(_, decision)| matches!(decision, Decision::Expire { tenant, .. } if *tenant == TenantId(2)));
     let (at, _) = expired.expect("it is told apart");
     assert!(*at <= 8 * SECOND, "{at} ns");
+}
+
+#[test]
+fn a_gang_of_long_launches_and_tenants_of_short_ones_have_their_shares() {
+    for (name, way) in WAYS {
+        let half = || way(share(50));
+        let long = Load::Greedy(Lengths::Fixed(300 * MILLISECOND));
+        let short = || Load::Greedy(Lengths::Fixed(MILLISECOND));
+        let mut scenario = scenario(way, &[], &[], 60 * SECOND);
+        scenario.devices = 2;
+        scenario.actors = vec![
+            Actor::new(half(), long).on([0, 1]),
+            Actor::new(half(), short()).on([0]),
+            Actor::new(half(), short()).on([1]),
+        ];
+        let outcome = run(&scenario);
+        // The gang's use is of both devices.
+        for (actor, share) in [(0, 100.0), (1, 50.0), (2, 50.0)] {
+            let got = outcome.percent(actor, 10 * SECOND, 60 * SECOND);
+            assert!((got - share).abs() <= share / 50.0, "{name} {actor}: {got} %");
+        }
+    }
 }
 
 #[test]

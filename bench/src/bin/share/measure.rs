@@ -87,6 +87,7 @@ fn of_bins(bins: Vec<Vec<u32>>, lasted: Nanos) -> Outcome {
         busy: vec![actors.iter().map(|actor| actor.busy).sum()],
         actors,
         idle_while_wanted: vec![0],
+        overlaps: Vec::new(),
         events: 0,
         spent: Duration::ZERO,
         incidents: Vec::new(),

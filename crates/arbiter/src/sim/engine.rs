@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::scenario::Sharing;
 use super::world::{Happening, World};
-use crate::Nanos;
+use crate::{MILLISECOND, Nanos};
 
 /// A kernel in flight.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +13,8 @@ pub(super) struct Work {
     pub left: Nanos,
     /// The gate's estimate of its length.
     pub estimate: Nanos,
+    /// The gate's entry for launches of this kind.
+    pub kind: usize,
     /// It cannot start before.
     pub ready: Nanos,
 }
@@ -30,7 +32,13 @@ pub(super) struct Engine {
     wanting_since: Nanos,
     pub busy: Nanos,
     pub idle_while_wanted: Nanos,
+    /// Since when two best-effort actors have had work in flight, and each such time of more than a moment.
+    overlaps_since: Option<Nanos>,
+    pub overlaps: Vec<(Nanos, Nanos)>,
 }
+
+/// Two actors' work that overlaps for less is a change of holder.
+const OVERLAP: Nanos = MILLISECOND;
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -45,16 +53,61 @@ impl World {
         let target = &mut self.actors[actor].streams[stream];
         target.queue.push_back(work);
         let (d, alone) = (target.device, target.queue.len() == 1);
-        if alone || !matches!(self.sharing, Sharing::TimeSlicing { .. }) {
+        if alone || self.slicing().is_none() {
             self.engines[d].order.push_back((actor, stream));
+        }
+        // Turns begin when a second actor has work.
+        let uncut = matches!(self.sharing, Sharing::Leases(_)) && self.slicing().is_some();
+        if uncut
+            && self.engines[d]
+                .running
+                .is_some_and(|running| running.actor != actor)
+            && let Some(running) = self.account(d)
+        {
+            self.engines[d].order.push_front((running.actor, running.stream));
         }
         if self.engines[d].running.is_none() {
             self.start(d);
         }
+        self.note_overlap(d);
+    }
+
+    /// The length of the hardware's slices, and what a change of process costs, where actors run in turns.
+    fn slicing(&self) -> Option<(Nanos, Nanos)> {
+        match self.sharing {
+            Sharing::TimeSlicing { slice, switch } => Some((slice, switch)),
+            Sharing::Leases(_) => self.host.slice.map(|slice| (slice, 0)),
+            Sharing::Fifo { .. } => None,
+        }
+    }
+
+    /// Looks whether the work of two best-effort actors is in flight.
+    fn note_overlap(&mut self, d: usize) {
+        if !matches!(self.sharing, Sharing::Leases(_)) {
+            return;
+        }
+        let terms = &self.terms;
+        let engine = &mut self.engines[d];
+        let running = engine.running.map(|running| running.actor);
+        let in_flight = engine.order.iter().map(|&(actor, _)| actor).chain(running);
+        let mut best_effort = in_flight.filter(|&actor| !terms[actor].is_latency());
+        let first = best_effort.next();
+        let both = first.is_some_and(|first| best_effort.any(|actor| actor != first));
+        match (both, engine.overlaps_since) {
+            (true, None) => engine.overlaps_since = Some(self.now),
+            (false, Some(since)) => {
+                engine.overlaps_since = None;
+                if self.now - since > OVERLAP {
+                    engine.overlaps.push((since, self.now));
+                }
+            }
+            _ => {}
+        }
     }
 
     fn start(&mut self, d: usize) {
-        let now = self.now;
+        let (now, slicing) = (self.now, self.slicing());
+        let uncut = matches!(self.sharing, Sharing::Leases(_));
         while let Some((actor, stream)) = self.engines[d].order.pop_front() {
             let Some(&work) = self.actors[actor].streams[stream].queue.front() else {
                 continue; // Killed meanwhile.
@@ -62,12 +115,14 @@ impl World {
             let engine = &mut self.engines[d];
             let mut from = work.ready.max(now);
             let mut length = work.left;
-            if let Sharing::TimeSlicing { slice, switch } = self.sharing {
+            if let Some((slice, switch)) = slicing {
                 if engine.last.is_some_and(|last| last != actor) {
                     from = from.max(now + switch);
                 }
                 // Alone, too: another actor may come.
-                length = length.min(slice);
+                if !(uncut && engine.order.is_empty()) {
+                    length = length.min(slice);
+                }
             }
             let waited_from = engine.idle_since.max(engine.wanting_since);
             if engine.wanting > 0 {
@@ -77,7 +132,9 @@ impl World {
             engine.serial += 1;
             engine.running = Some(Running { actor, stream, from });
             let serial = engine.serial;
-            self.actors[actor].streams[stream].started = Some(from);
+            let target = &mut self.actors[actor].streams[stream];
+            target.started = Some(from);
+            target.began.get_or_insert(from);
             if length != Nanos::MAX {
                 self.at(from + length, Happening::Done { device: d, serial });
             }
@@ -94,15 +151,21 @@ impl World {
         let Running { actor, stream, .. } = running;
         let target = &mut self.actors[actor].streams[stream];
         let finished = target.queue.front().is_some_and(|work| work.left == 0);
+        let began = target.began;
+        let mut over = None;
         if finished {
-            target.queue.pop_front();
+            over = target.queue.pop_front();
+            target.began = None;
             target.completed += 1;
         }
-        if matches!(self.sharing, Sharing::TimeSlicing { .. }) && !target.queue.is_empty() {
+        if !target.queue.is_empty() && self.slicing().is_some() {
             self.engines[d].order.push_back((actor, stream));
         }
         self.start(d);
-        if finished {
+        self.note_overlap(d);
+        if let Some(work) = over {
+            let took = self.now - began.unwrap_or(self.now);
+            self.actors[actor].learnt.learn(work.kind, took);
             self.completed(actor, stream);
         }
     }
@@ -140,9 +203,11 @@ impl World {
                 self.engines[d].serial += 1;
             }
             self.actors[actor].streams[stream].queue.clear();
+            self.engines[d].order.retain(|&(who, _)| who != actor);
             if self.engines[d].running.is_none() {
                 self.start(d);
             }
+            self.note_overlap(d);
         }
     }
 

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 
 use super::engine::Work;
+use super::learnt::{Learnt, UNKNOWN};
 use super::load::Load;
 use super::random::Random;
-use super::scenario::Sharing;
+use super::scenario::{Host, Sharing};
 use super::world::{Happening, World};
 use crate::{Event, MILLISECOND, Nanos, TenantId};
 
@@ -15,13 +16,21 @@ const DRIVER_QUEUE: usize = 64;
 /// latency-critical tenant would wait for both.
 const LONG: Nanos = 32 * MILLISECOND;
 
+/// How long a gate waits for a launch without a measurement before it lets others follow; another one of the same kind
+/// waits for its end.
+const ENDLESS: Nanos = 50 * MILLISECOND;
+/// What has run for twice its estimate and this is late: nothing is queued behind it.
+const LATE: Nanos = 200_000;
+
 /// An actor's stream of kernels on one device.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub device: usize,
     pub queue: VecDeque<Work>,
-    /// When the head of the queue began to run.
+    /// When the head of the queue began to run, the last time.
     pub started: Option<Nanos>,
+    /// When it first did.
+    pub began: Option<Nanos>,
     pub busy: Nanos,
     pub completed: u64,
     pub lease: Option<Lease>,
@@ -54,6 +63,14 @@ impl Stream {
     }
 }
 
+/// A kernel that is about to be launched.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    length: Nanos,
+    estimate: Nanos,
+    kind: usize,
+}
+
 #[derive(Debug)]
 pub(super) struct Program {
     pub load: Load,
@@ -69,8 +86,10 @@ pub(super) struct Program {
     pub asked: bool,
     /// Kernels that may be launched; greedy programs have no end of them.
     pub kernels: u64,
-    /// The next kernel's length and estimate, once drawn.
-    next: Option<(Nanos, Nanos)>,
+    /// The next kernel, once drawn.
+    next: Option<Next>,
+    /// What the gate has learnt of its kernels.
+    pub learnt: Learnt,
     /// Arrivals of requests that have not been served, and kernels of the first still to complete.
     pub requests: VecDeque<Nanos>,
     pub outstanding: u32,
@@ -90,6 +109,7 @@ impl Program {
             device,
             queue: VecDeque::new(),
             started: None,
+            began: None,
             busy: 0,
             completed: 0,
             lease: None,
@@ -108,6 +128,7 @@ impl Program {
             asked: false,
             kernels: 0,
             next: None,
+            learnt: Learnt::default(),
             requests: VecDeque::new(),
             outstanding: 0,
             latencies: Vec::new(),
@@ -140,24 +161,36 @@ impl Program {
         self.streams.iter().all(|stream| stream.queue.is_empty())
     }
 
-    /// Length and estimate of the kernel that comes next.
-    fn peek(&mut self, error: u64) -> (Nanos, Nanos) {
-        if let Some(next) = self.next {
-            return next;
+    /// The kernel that comes next.
+    fn peek(&mut self, host: &Host) -> Next {
+        let mut next = match self.next {
+            Some(next) => next,
+            None => self.draw(host.estimate_error),
+        };
+        self.next = Some(next);
+        if host.learns {
+            next.estimate = self.learnt.estimate(next.kind);
         }
-        let length = match &self.load {
+        next
+    }
+
+    fn draw(&mut self, error: u64) -> Next {
+        let (length, kind) = match &self.load {
             Load::Greedy(lengths) | Load::Requests { lengths, .. } | Load::Bursts { lengths, .. } => {
                 lengths.draw(&mut self.random)
             }
-            Load::Endless => Nanos::MAX,
+            Load::Endless => (Nanos::MAX, 0),
         };
         let estimate = if length == Nanos::MAX {
-            100_000
+            UNKNOWN
         } else {
             length * self.random.between(100 - error, 100 + error) / 100
         };
-        self.next = Some((length, estimate));
-        (length, estimate)
+        Next {
+            length,
+            estimate,
+            kind,
+        }
     }
 }
 
@@ -180,7 +213,7 @@ impl World {
     fn may_launch(&mut self, a: usize) -> bool {
         let now = self.now;
         let host = &self.host;
-        let (_, estimate) = self.actors[a].peek(host.estimate_error);
+        let next = self.actors[a].peek(host);
         let mut wake = Nanos::MAX;
         let depth = match self.sharing {
             Sharing::Leases(_) => None,
@@ -197,6 +230,24 @@ impl World {
                 return false;
             };
             let remaining = stream.remaining(now);
+            let mut estimate = next.estimate;
+            if host.learns
+                && let Some(head) = stream.queue.front()
+            {
+                // Others may run before it begins.
+                let began = stream.began.unwrap_or(now);
+                let ran = now.saturating_sub(began);
+                let unknown = !self.actors[a].learnt.knows(head.kind);
+                let late = ran > 2 * self.actors[a].learnt.estimate(head.kind) + LATE;
+                if ran < ENDLESS && (unknown || late) {
+                    let at = began + ENDLESS;
+                    self.check_at(a, at);
+                    return false;
+                }
+                if ran >= ENDLESS && head.kind == next.kind {
+                    estimate = estimate.max(ran);
+                }
+            }
             // Nothing bounds a lone tenant but the driver's own queue.
             may &= stream.queue.len() < DRIVER_QUEUE;
             may &= now.saturating_add(remaining) < lease.until;
@@ -218,8 +269,11 @@ impl World {
     }
 
     fn launch(&mut self, a: usize) {
-        let error = self.host.estimate_error;
-        let (left, estimate) = self.actors[a].peek(error);
+        let Next {
+            length: left,
+            estimate,
+            kind,
+        } = self.actors[a].peek(&self.host);
         let ready = self.now + self.host.launch;
         let actor = &mut self.actors[a];
         actor.next = None;
@@ -238,6 +292,7 @@ impl World {
                 Work {
                     left,
                     estimate,
+                    kind,
                     ready,
                 },
             );

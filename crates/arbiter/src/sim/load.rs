@@ -20,11 +20,16 @@ impl Lengths {
         Self::OneOf(vec![50 * MICROSECOND, MILLISECOND, 20 * MILLISECOND])
     }
 
-    pub(super) fn draw(&self, random: &mut Random) -> Nanos {
+    /// A length, and the kind of launch by which a gate knows it again. Lengths of any value are of one function, and
+    /// only its arguments tell them apart.
+    pub(super) fn draw(&self, random: &mut Random) -> (Nanos, usize) {
         match self {
-            Self::Fixed(length) => *length,
-            Self::Uniform(low, high) => random.between(*low, *high),
-            Self::OneOf(all) => all[random.between(0, all.len() as u64 - 1) as usize],
+            Self::Fixed(length) => (*length, 0),
+            Self::Uniform(low, high) => (random.between(*low, *high), 0),
+            Self::OneOf(all) => {
+                let kind = random.between(0, all.len() as u64 - 1) as usize;
+                (all[kind], kind)
+            }
         }
     }
 

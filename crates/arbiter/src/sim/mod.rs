@@ -7,6 +7,7 @@
 mod agent;
 mod engine;
 mod gate;
+mod learnt;
 mod load;
 mod outcome;
 mod random;

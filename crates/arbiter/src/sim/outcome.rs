@@ -34,6 +34,8 @@ pub struct Outcome {
     pub busy: Vec<Nanos>,
     /// Time that each device did not run though an actor wanted it.
     pub idle_while_wanted: Vec<Nanos>,
+    /// When the work of two best-effort actors was in flight at once for more than a millisecond: from and to.
+    pub overlaps: Vec<(Nanos, Nanos)>,
     /// Events that the arbiter handled, and what they cost on the real clock where that was measured.
     pub events: u64,
     /// Time spent in the arbiter.
@@ -78,6 +80,11 @@ impl Outcome {
                 .engines
                 .iter()
                 .map(|engine| engine.idle_while_wanted)
+                .collect(),
+            overlaps: world
+                .engines
+                .iter()
+                .flat_map(|engine| engine.overlaps.iter().copied())
                 .collect(),
             events: world.events,
             spent: world.spent,

@@ -119,6 +119,11 @@ pub struct Host {
     pub teardown: Nanos,
     /// How wrong a gate's estimate of a kernel may be, parts in a hundred either way.
     pub estimate_error: u64,
+    /// Gates know no lengths at first, and learn them from launches; the error of estimates does not matter then.
+    pub learns: bool,
+    /// With leases, work of several actors that is in flight at once runs in slices of this length, each actor's in
+    /// turn. `None`: in the order of launches.
+    pub slice: Option<Nanos>,
 }
 
 impl Default for Host {
@@ -131,6 +136,8 @@ impl Default for Host {
             early_release: 100 * MICROSECOND,
             teardown: 10 * MILLISECOND,
             estimate_error: 10,
+            learns: false,
+            slice: None,
         }
     }
 }

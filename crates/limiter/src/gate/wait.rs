@@ -8,8 +8,9 @@ use divvy_ledger::attach::Attached;
 use divvy_ledger::{Gate as Says, GateWord, monotonic_ns};
 use rustix::thread::futex;
 
-use super::admission::{self, Admission, Bounds};
-use super::budget::COMMON;
+use super::admission::{self, Admission, Bounds, Flight};
+use super::budget::{COMMON, LONGEST_NS};
+use super::estimates::Key;
 use super::in_flight::{InFlight, in_use};
 use super::launch::Launch;
 use super::mark::Plan;
@@ -22,7 +23,8 @@ const ALONE_NS: u64 = 2_000_000;
 /// Work in flight is late when it has run for twice its time and this, in nanoseconds. Its estimates are wrong, and no
 /// work is queued behind it.
 const LATE_NS: u64 = 200_000;
-/// After so many nanoseconds the gate stops waiting for it: it may never end, or not before the next work.
+/// After so many nanoseconds the gate stops waiting for it: it may never end, or not before the next work. Only a
+/// repetition of the launch that runs still waits: it lasts as long.
 const ENDLESS_NS: u64 = 50_000_000;
 /// A wait shorter than this, in nanoseconds, does not sleep.
 const SPIN_NS: u64 = 15_000;
@@ -104,7 +106,7 @@ impl Gate {
             let since = waiting.as_ref().map_or(now, |waiting: &Waiting| waiting.since_ns);
             let finds = match word.gate() {
                 Says::Open => self.pass_open(attached, word),
-                Says::Leased => self.look(attached, word, launch),
+                Says::Leased => self.look(attached, word, launch, now.saturating_sub(since)),
                 Says::Closed => Finds::Shut,
             };
             let finds = match finds {
@@ -161,6 +163,27 @@ impl Gate {
         })
     }
 
+    /// How long, in nanoseconds, the launch that runs has taken so far, if it is one of this key in the stream at `index`
+    /// and should be over: another one will take no less. 0 otherwise, and after the longest time that is waited for:
+    /// the kernel may wait for the program, and the program for this launch.
+    fn ran_so_far_ns(&self, in_flight: &InFlight, index: usize, key: Key, flight: Flight) -> u64 {
+        if !(ENDLESS_NS..LONGEST_NS).contains(&flight.ran_ns) {
+            return 0;
+        }
+        let running = match in_flight.marks.front() {
+            Some(mark) if mark.index == index => mark.ends.map(|(bracket, _)| bracket.key),
+            Some(_) => None,
+            None => in_flight.streams[index]
+                .bracket
+                .filter(|_| in_flight.outstanding_ns(&self.budgets, index) > 0)
+                .map(|bracket| bracket.key),
+        };
+        match running == Some(key) {
+            true => flight.ran_ns,
+            false => 0,
+        }
+    }
+
     fn pass_open(&self, attached: &Attached, word: GateWord) -> Finds {
         let mut in_flight = locked(&self.in_flight);
         if attached.grant().gate() != word {
@@ -177,14 +200,14 @@ impl Gate {
         Finds::Free
     }
 
-    /// Whether a lease allows the launch.
-    fn look(&self, attached: &Attached, word: GateWord, launch: &Launch) -> Finds {
+    /// Whether a lease allows the launch, which has waited for so many nanoseconds.
+    fn look(&self, attached: &Attached, word: GateWord, launch: &Launch, waited_ns: u64) -> Finds {
         let lease = attached.grant().lease();
         let bounds = Bounds {
             until_ns: lease.until_ns,
             in_flight_ns: lease.in_flight_ns,
         };
-        self.admit(attached, Some(word), bounds, launch)
+        self.admit(attached, Some(word), bounds, launch, waited_ns)
     }
 
     /// Whether the slice's share allows the launch, if there is no agent.
@@ -208,12 +231,19 @@ impl Gate {
             until_ns: u64::MAX,
             in_flight_ns: ALONE_NS,
         };
-        self.admit(attached, None, bounds, launch)
+        self.admit(attached, None, bounds, launch, 0)
     }
 
     /// Whether these bounds allow the launch; if so, it is charged. `word` is the lease's, and later launches can rely
     /// on it.
-    fn admit(&self, attached: &Attached, word: Option<GateWord>, bounds: Bounds, launch: &Launch) -> Finds {
+    fn admit(
+        &self,
+        attached: &Attached,
+        word: Option<GateWord>,
+        bounds: Bounds,
+        launch: &Launch,
+        waited_ns: u64,
+    ) -> Finds {
         let (estimate_ns, unsettled) = self.estimates().guess(launch.key);
         let name = launch.stream.name();
         let context = launch.stream.context();
@@ -228,7 +258,12 @@ impl Gate {
         let now = monotonic_ns();
         let index = in_flight.index_of(budgets, name, || context);
         in_flight.reclaim(budgets, index);
-        let mut flight = in_flight.flight(budgets, now);
+        let whole = in_flight.flight(budgets, now);
+        let estimate_ns = estimate_ns.max(self.ran_so_far_ns(&in_flight, index, launch.key, whole));
+        let mut flight = match admission::is_long(estimate_ns) {
+            true => whole,
+            false => in_flight.flight_beside(budgets, now, index),
+        };
         let was_idle = flight.all_ns == 0;
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
@@ -243,7 +278,12 @@ impl Gate {
         let mut answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
         if promised > 0 && !matches!(answer, Admission::Now { more_ns } if more_ns > 0) {
             in_flight.reclaim_all(budgets);
-            answer = admission::admit(in_flight.flight(budgets, now), bounds, estimate_ns, now, late_ns);
+            flight.all_ns -= promised;
+            answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
+        }
+        let is_first = in_flight.outstanding_ns(budgets, index) == 0;
+        if is_first && admission::has_waited(flight, bounds, estimate_ns, waited_ns) && answer.is_later() {
+            answer = Admission::Now { more_ns: 0 };
         }
         let more_ns = match answer {
             Admission::Now { more_ns } => more_ns,
