@@ -8,7 +8,7 @@ use crate::handle::Id;
 
 /// Prints a message: `7/0 cuMemAlloc_v2(dptr=?, bytesize=4096)`, with the message's number and its thread.
 ///
-/// Any bytes print as something. A string prints with its control characters escaped, and a list by its length.
+/// Any bytes print as something. A string prints as a literal of Rust, so on one line, and a list by its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Printed<'a>(pub &'a [u8]);
 
@@ -52,7 +52,7 @@ fn call(f: &mut fmt::Formatter<'_>, name: &str, shapes: &[(&str, Shape)], sent: 
                 write!(f, "{}", u64::from_le_bytes(word))?;
             }
             (Sent::Bytes(None) | Sent::Words(None) | Sent::Nothing, _) => f.write_str("null")?,
-            (Sent::Bytes(Some(bytes)), Shape::String) => write!(f, "\"{}\"", bytes.escape_ascii())?,
+            (Sent::Bytes(Some(bytes)), Shape::String) => write!(f, "{:?}", String::from_utf8_lossy(bytes))?,
             (Sent::Bytes(Some(bytes)), Shape::List(size)) => write!(f, "[{}]", bytes.len() / (*size).max(1))?,
             (Sent::Value(bytes) | Sent::Bytes(Some(bytes)), _) => write!(f, "{{{} bytes}}", bytes.len())?,
             (Sent::Wanted(wanted), _) => f.write_str(if *wanted { "?" } else { "null" })?,
