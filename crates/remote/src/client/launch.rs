@@ -7,8 +7,7 @@ use divvy_abi::*;
 
 use super::{Layout, client, thread};
 use crate::handle::Word;
-use crate::server::{COOPERATIVE, LAUNCH_PER_THREAD as PER_THREAD};
-use crate::wire::by_hand::{LAUNCH, LAYOUT};
+use crate::wire::by_hand::{COOPERATIVE, LAUNCH, LAYOUT, PER_THREAD};
 use crate::wire::{Malformed, Writer};
 
 /// All parameters of a kernel take no more bytes than this.

@@ -5,9 +5,8 @@ use divvy_abi::*;
 
 use super::thread;
 use crate::handle::Word;
-use crate::server::{ASYNC, PER_THREAD};
 use crate::wire::HEADER_BYTES;
-use crate::wire::by_hand::{FROM_DEVICE, TO_DEVICE};
+use crate::wire::by_hand::{ASYNC, FROM_DEVICE, PER_THREAD, TO_DEVICE};
 
 /// Bytes of a message or an answer that are not the copy's: flags, stream, address, count; codes.
 const OVERHEAD: usize = HEADER_BYTES + 32;

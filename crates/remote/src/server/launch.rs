@@ -7,6 +7,7 @@ use divvy_abi::*;
 use super::arguments::Used;
 use super::{Call, Stop};
 use crate::handle::{Id, Kind, Word};
+use crate::wire::by_hand::{COOPERATIVE, PER_THREAD};
 
 /// So many parameters may a kernel have: each has a byte at least, and all of them 32,764 bytes.
 const MOST_PARAMETERS: usize = 32_764;
@@ -88,11 +89,6 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         }
     })
 }
-
-/// The default stream is the thread's own.
-pub const PER_THREAD: u8 = 1;
-/// All blocks run at once.
-pub const COOPERATIVE: u8 = 2;
 
 /// The layout of a function, which the driver is asked for once.
 fn of(call: &Call<'_>, function: Used) -> Result<Arc<Layout>, Stop> {

@@ -4,11 +4,7 @@ use divvy_abi::*;
 
 use super::{Call, Stop};
 use crate::handle::{Kind, Word};
-
-/// How a copy is ordered: `flags` of both messages.
-pub const ASYNC: u8 = 1;
-/// The default stream is the thread's own.
-pub const PER_THREAD: u8 = 2;
+use crate::wire::by_hand::{ASYNC, PER_THREAD};
 
 /// Bytes of the program for device memory: flags, stream, address, then the bytes.
 pub fn to_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {

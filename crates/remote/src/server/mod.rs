@@ -24,8 +24,6 @@ use divvy_abi::*;
 use crate::handle::{Id, Kind};
 use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer, by_hand};
 use arena::Arena;
-pub(crate) use launch::{COOPERATIVE, PER_THREAD as LAUNCH_PER_THREAD};
-pub(crate) use memcpy::{ASYNC, PER_THREAD};
 use objects::Objects;
 use ranges::Ranges;
 

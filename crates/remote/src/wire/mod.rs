@@ -33,6 +33,13 @@ pub mod by_hand {
         (hash ^ (hash >> 32)) as u32
     }
 
+    /// Of a copy: the call returns before it is made.
+    pub const ASYNC: u8 = 1;
+    /// Of a copy or a launch: the default stream is the thread's own.
+    pub const PER_THREAD: u8 = 2;
+    /// Of a launch: all blocks run at once.
+    pub const COOPERATIVE: u8 = 1;
+
     macro_rules! ids {
         ($($(#[$doc:meta])* $name:ident $text:literal;)*) => {
             $($(#[$doc])* pub const $name: u32 = id($text);)*

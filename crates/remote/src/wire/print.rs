@@ -8,7 +8,7 @@ use crate::handle::Id;
 
 /// Prints a message: `7/0 cuMemAlloc_v2(dptr=?, bytesize=4096)`, with the message's number and its thread.
 ///
-/// Any bytes print as something. A string prints as Rust writes one, and a list by its length.
+/// Any bytes print as something. A string prints as a literal of Rust, so on one line, and a list by its length.
 #[derive(Clone, Copy, Debug)]
 pub struct Printed<'a>(pub &'a [u8]);
 
