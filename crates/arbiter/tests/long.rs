@@ -242,6 +242,28 @@ fn stuck_stopped_and_killed_holders_among_long_launches_are_told_apart_soon() {
 }
 
 #[test]
+fn a_gang_of_long_launches_and_tenants_of_short_ones_have_their_shares() {
+    for (name, way) in WAYS {
+        let half = || way(share(50));
+        let long = Load::Greedy(Lengths::Fixed(300 * MILLISECOND));
+        let short = || Load::Greedy(Lengths::Fixed(MILLISECOND));
+        let mut scenario = scenario(way, &[], &[], 60 * SECOND);
+        scenario.devices = 2;
+        scenario.actors = vec![
+            Actor::new(half(), long).on([0, 1]),
+            Actor::new(half(), short()).on([0]),
+            Actor::new(half(), short()).on([1]),
+        ];
+        let outcome = run(&scenario);
+        // The gang's use is of both devices.
+        for (actor, share) in [(0, 100.0), (1, 50.0), (2, 50.0)] {
+            let got = outcome.percent(actor, 10 * SECOND, 60 * SECOND);
+            assert!((got - share).abs() <= share / 50.0, "{name} {actor}: {got} %");
+        }
+    }
+}
+
+#[test]
 fn a_latency_tenant_waits_for_one_long_launch_at_most() {
     for ms in [80, 300] {
         let lengths = [Lengths::Fixed(ms * MILLISECOND)];

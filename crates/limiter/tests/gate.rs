@@ -293,6 +293,69 @@ fn a_first_launch_of_unknown_length_is_not_queued_behind_another_one() {
     );
 }
 
+/// The kernels of each of these streams that began in a second, with a thread for each that launches kernels of its
+/// length without end.
+fn launched_at_once(slice: &Slice, kernels: &[(usize, u32)]) -> Vec<usize> {
+    let over = &AtomicBool::new(false);
+    let mut from = 0;
+    std::thread::scope(|scope| {
+        let _over = Over(over, slice);
+        for &(stream, us) in kernels {
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    launch(stream as CUstream, us);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        from = monotonic_ns();
+        std::thread::sleep(Duration::from_secs(1));
+    });
+    let in_time = |at: u64| (from..from + 1_000 * MS).contains(&at);
+    let of = |wanted: usize| {
+        with(|device| {
+            let kernel = |(at, did): &&(u64, Did)| matches!(did, Did::Kernel { stream, .. } if *stream == wanted && in_time(*at));
+            device.did.iter().filter(kernel).count()
+        })
+    };
+    kernels.iter().map(|(stream, _)| of(*stream)).collect()
+}
+
+/// One stream has long launches and the other short ones, as a program with priorities has.
+#[test]
+fn streams_of_long_and_of_short_launches_do_not_wait_for_each_other() {
+    alone(
+        "streams_of_long_and_of_short_launches_do_not_wait_for_each_other",
+        |slice| {
+            slice.pages.grant.close_gate();
+            let kernels = [(stream() as usize, 100_000), (stream() as usize, 1_000)];
+            let launched = beating(slice, || {
+                lease(slice, 1, 0, 2);
+                for (stream, us) in kernels {
+                    launch(stream as CUstream, us);
+                    wait_for("idle", || !activity(slice).busy);
+                }
+                launched_at_once(slice, &kernels)
+            });
+            // Without a gate they are 10 and 1000.
+            assert!(launched[0] >= 6 && launched[1] >= 300, "{launched:?}");
+        },
+    );
+}
+
+#[test]
+fn two_streams_of_long_launches_take_turns() {
+    alone("two_streams_of_long_launches_take_turns", |slice| {
+        slice.pages.grant.close_gate();
+        let kernels = [(stream() as usize, 50_000), (stream() as usize, 50_000)];
+        let launched = beating(slice, || {
+            lease(slice, 1, 0, 2);
+            launched_at_once(slice, &kernels)
+        });
+        assert!(launched.iter().all(|launched| *launched >= 5), "{launched:?}");
+    });
+}
+
 /// The program may wait for that launch before it lets the first kernel end.
 #[test]
 fn another_launch_follows_one_that_does_not_end() {

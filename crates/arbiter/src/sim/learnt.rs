@@ -6,7 +6,7 @@ use crate::{MICROSECOND, Nanos};
 
 /// The estimate of a launch without a measurement.
 pub(super) const UNKNOWN: Nanos = 100 * MICROSECOND;
-/// A measurement so many times as long as the estimate, or as short, is far from it. Two in a row replace it.
+/// A measurement so many times as long as the estimate, or as short, is far from it. Two in a row that agree replace it.
 const FAR: u64 = 4;
 /// How many measurements the mean covers.
 const COVERED: u64 = 8;
@@ -17,8 +17,8 @@ const LONGEST: Nanos = u32::MAX as Nanos;
 struct Entry {
     estimate: Nanos,
     measured: u64,
-    /// Whether the newest measurement was far longer or far shorter.
-    far: Option<bool>,
+    /// The newest measurement, if it was far longer or far shorter.
+    far: Option<(bool, Nanos)>,
 }
 
 /// The estimates of one program.
@@ -47,14 +47,22 @@ impl Learnt {
             return;
         };
         let far = if took > entry.estimate.saturating_mul(FAR) {
-            Some(true)
+            Some((true, took))
         } else if took < entry.estimate / FAR {
-            Some(false)
+            Some((false, took))
         } else {
             None
         };
+        let agree = match (far, entry.far) {
+            (Some((true, _)), Some((true, _))) => true,
+            // Short ones have to agree on how short.
+            (Some((false, one)), Some((false, other))) => {
+                one.max(1).ilog2().abs_diff(other.max(1).ilog2()) <= 1
+            }
+            _ => false,
+        };
         entry.measured = (entry.measured + 1).min(COVERED);
-        if far.is_some() && far == entry.far {
+        if agree {
             (entry.estimate, entry.far) = (took, None);
         } else {
             let took = took.min(entry.estimate.saturating_mul(FAR));

@@ -65,6 +65,29 @@ const FED_AHEAD: u64 = 8;
 /// latency-critical slice would wait for both. The device idles for the launch's way, which is little beside it.
 const LONG_NS: u64 = 32_000_000;
 
+impl Admission {
+    pub fn is_later(self) -> bool {
+        matches!(self, Self::In(_) | Self::Late)
+    }
+}
+
+/// Whether work of so many nanoseconds is a long launch.
+pub(super) fn is_long(ns: u64) -> bool {
+    ns >= LONG_NS
+}
+
+/// A launch that does not fit the bound gives way to those of other streams that do, for so many times the bound.
+const WAITS: u64 = 2;
+
+/// Whether a launch that is the first of its stream has waited long enough for other streams, which always have work
+/// that fits the bound. It goes beside what they have in flight, and never beside another launch that does not fit.
+pub(super) fn has_waited(flight: Flight, bounds: Bounds, estimate_ns: u64, waited_ns: u64) -> bool {
+    let bound_ns = bounds.in_flight_ns.saturating_add(bounds.in_flight_ns / FEED);
+    estimate_ns > bound_ns
+        && flight.all_ns <= bound_ns
+        && waited_ns > bounds.in_flight_ns.saturating_mul(WAITS)
+}
+
 /// Whether a launch of `estimate_ns` may go at `now`, if a sleeping thread wakes `late_ns` late.
 pub(super) fn admit(flight: Flight, bounds: Bounds, estimate_ns: u64, now: u64, late_ns: u64) -> Admission {
     if now >= bounds.until_ns {

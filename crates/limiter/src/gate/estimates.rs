@@ -108,7 +108,8 @@ fn pack(ns: u64, measured: u64, tried: u64) -> u64 {
 enum Far {
     Near,
     Longer,
-    Shorter,
+    /// By its binary logarithm.
+    Shorter(u32),
 }
 
 impl Far {
@@ -116,17 +117,27 @@ impl Far {
         if ns > estimate.saturating_mul(FAR) {
             Self::Longer
         } else if ns < estimate / FAR {
-            Self::Shorter
+            Self::Shorter(ns.max(1).ilog2())
         } else {
             Self::Near
         }
     }
 
+    /// Whether this measurement and the one before it say the same. Short ones have to agree on how short: a function of
+    /// random lengths has two in a row now and then, and what is queued by too short an estimate is in the device.
+    fn agrees(self, before: Self) -> bool {
+        match (self, before) {
+            (Self::Longer, Self::Longer) => true,
+            (Self::Shorter(one), Self::Shorter(other)) => one.abs_diff(other) <= 1,
+            _ => false,
+        }
+    }
+
     fn last(value: u64) -> Self {
         match value >> 56 {
+            0 => Self::Near,
             1 => Self::Longer,
-            2 => Self::Shorter,
-            _ => Self::Near,
+            shorter => Self::Shorter(shorter as u32 - 2),
         }
     }
 
@@ -134,7 +145,7 @@ impl Far {
         match self {
             Self::Near => 0,
             Self::Longer => 1 << 56,
-            Self::Shorter => 2 << 56,
+            Self::Shorter(log) => (u64::from(log) + 2) << 56,
         }
     }
 }
@@ -222,7 +233,7 @@ impl Estimates {
         let weight = (count + 1).min(8);
         let ns = ns.min(LONGEST_NS);
         let far = Far::of(ns, old);
-        let changed = far != Far::Near && far == Far::last(value);
+        let changed = far.agrees(Far::last(value));
         let new = if count == 0 || changed {
             ns
         } else {
@@ -322,6 +333,22 @@ mod tests {
         });
         let mean = estimates.settled(key).expect("settled");
         assert!((MS..1000 * MS).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn two_short_launches_among_long_ones_are_no_change_unless_they_agree() {
+        let estimates = Estimates::new();
+        let key = Key::kernel(7, [1; 3], [32, 1, 1]);
+        estimates.guess(key);
+        (0..20).for_each(|_| estimates.learn(key, 500 * MS));
+        // Random lengths up to a second.
+        for ns in [100 * MS, MS, 60 * MS, MS / 10, 10 * MS] {
+            estimates.learn(key, ns);
+        }
+        assert!(estimates.settled(key) > Some(200 * MS));
+        estimates.learn(key, MS);
+        estimates.learn(key, MS + MS / 2);
+        assert!(estimates.settled(key) < Some(2 * MS), "other arguments");
     }
 
     #[test]

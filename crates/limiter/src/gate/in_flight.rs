@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::admission::Flight;
+use super::admission::{self, Flight};
 use super::bucket::Bucket;
 use super::budget::{self, STREAMS, StreamBudget};
 use super::estimates::Key;
@@ -226,6 +226,32 @@ impl InFlight {
                 .front()
                 .map_or_else(|| each().min().unwrap_or(0), |mark| mark.ns),
             ran_ns: now.saturating_sub(self.began_ns),
+        }
+    }
+
+    /// The same for a short launch into the stream at `index`: a long launch of another stream does not count. The device
+    /// may run both at once, by the streams' priorities.
+    pub fn flight_beside(&self, budgets: &[StreamBudget; STREAMS], now: u64, index: usize) -> Flight {
+        let whole = self.flight(budgets, now);
+        let counts = |at: usize| at == index || !admission::is_long(self.outstanding_ns(budgets, at));
+        let each = || {
+            in_use(budgets)
+                .filter(|at| counts(*at))
+                .map(|at| self.outstanding_ns(budgets, at))
+                .filter(|ns| *ns > 0)
+        };
+        let all_ns = each().sum();
+        if all_ns == whole.all_ns {
+            return whole;
+        }
+        match self.marks.front().filter(|mark| counts(mark.index)) {
+            Some(_) => Flight { all_ns, ..whole },
+            // Since when it runs is not known.
+            None => Flight {
+                all_ns,
+                head_ns: each().min().unwrap_or(0),
+                ran_ns: 0,
+            },
         }
     }
 

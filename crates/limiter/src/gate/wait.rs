@@ -106,7 +106,7 @@ impl Gate {
             let since = waiting.as_ref().map_or(now, |waiting: &Waiting| waiting.since_ns);
             let finds = match word.gate() {
                 Says::Open => self.pass_open(attached, word),
-                Says::Leased => self.look(attached, word, launch),
+                Says::Leased => self.look(attached, word, launch, now.saturating_sub(since)),
                 Says::Closed => Finds::Shut,
             };
             let finds = match finds {
@@ -200,14 +200,14 @@ impl Gate {
         Finds::Free
     }
 
-    /// Whether a lease allows the launch.
-    fn look(&self, attached: &Attached, word: GateWord, launch: &Launch) -> Finds {
+    /// Whether a lease allows the launch, which has waited for so many nanoseconds.
+    fn look(&self, attached: &Attached, word: GateWord, launch: &Launch, waited_ns: u64) -> Finds {
         let lease = attached.grant().lease();
         let bounds = Bounds {
             until_ns: lease.until_ns,
             in_flight_ns: lease.in_flight_ns,
         };
-        self.admit(attached, Some(word), bounds, launch)
+        self.admit(attached, Some(word), bounds, launch, waited_ns)
     }
 
     /// Whether the slice's share allows the launch, if there is no agent.
@@ -231,12 +231,19 @@ impl Gate {
             until_ns: u64::MAX,
             in_flight_ns: ALONE_NS,
         };
-        self.admit(attached, None, bounds, launch)
+        self.admit(attached, None, bounds, launch, 0)
     }
 
     /// Whether these bounds allow the launch; if so, it is charged. `word` is the lease's, and later launches can rely
     /// on it.
-    fn admit(&self, attached: &Attached, word: Option<GateWord>, bounds: Bounds, launch: &Launch) -> Finds {
+    fn admit(
+        &self,
+        attached: &Attached,
+        word: Option<GateWord>,
+        bounds: Bounds,
+        launch: &Launch,
+        waited_ns: u64,
+    ) -> Finds {
         let (estimate_ns, unsettled) = self.estimates().guess(launch.key);
         let name = launch.stream.name();
         let context = launch.stream.context();
@@ -251,9 +258,13 @@ impl Gate {
         let now = monotonic_ns();
         let index = in_flight.index_of(budgets, name, || context);
         in_flight.reclaim(budgets, index);
-        let mut flight = in_flight.flight(budgets, now);
+        let whole = in_flight.flight(budgets, now);
+        let estimate_ns = estimate_ns.max(self.ran_so_far_ns(&in_flight, index, launch.key, whole));
+        let mut flight = match admission::is_long(estimate_ns) {
+            true => whole,
+            false => in_flight.flight_beside(budgets, now, index),
+        };
         let was_idle = flight.all_ns == 0;
-        let estimate_ns = estimate_ns.max(self.ran_so_far_ns(&in_flight, index, launch.key, flight));
         if !was_idle && flight.ran_ns < ENDLESS_NS && !capture::any() {
             let late = flight.ran_ns > 2 * flight.head_ns + LATE_NS;
             if late || self.has_unmeasured(&in_flight) {
@@ -267,7 +278,12 @@ impl Gate {
         let mut answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
         if promised > 0 && !matches!(answer, Admission::Now { more_ns } if more_ns > 0) {
             in_flight.reclaim_all(budgets);
-            answer = admission::admit(in_flight.flight(budgets, now), bounds, estimate_ns, now, late_ns);
+            flight.all_ns -= promised;
+            answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
+        }
+        let is_first = in_flight.outstanding_ns(budgets, index) == 0;
+        if is_first && admission::has_waited(flight, bounds, estimate_ns, waited_ns) && answer.is_later() {
+            answer = Admission::Now { more_ns: 0 };
         }
         let more_ns = match answer {
             Admission::Now { more_ns } => more_ns,
