@@ -44,7 +44,7 @@ fn lengths(random: &mut Random) -> Lengths {
             LONGEST,
         ]),
         // From 50 µs to a second, each power of two as often.
-        2 => Lengths::Fixed((50 * MICROSECOND << random.between(0, 15)).min(LONGEST)),
+        2 => Lengths::Fixed(((50 * MICROSECOND) << random.between(0, 15)).min(LONGEST)),
         _ => Lengths::mixed(),
     }
 }

@@ -337,8 +337,8 @@ fn streams_of_long_and_of_short_launches_do_not_wait_for_each_other() {
                 }
                 launched_at_once(slice, &kernels)
             });
-            // Without a gate they are 10 and 1000.
-            assert!(launched[0] >= 6 && launched[1] >= 300, "{launched:?}");
+            // Without a gate they are 10 and 1000. Where each waited for the other they were 10 and 49.
+            assert!(launched[0] >= 3 && launched[1] >= 100, "{launched:?}");
         },
     );
 }
