@@ -564,7 +564,11 @@ fn without_an_agent_the_share_holds_and_with_a_new_one_its_word() {
             std::thread::scope(|scope| {
                 let name = stream as usize;
                 let launcher = scope.spawn(move || launch(name as CUstream, 1000));
-                wait_for("it wants", || activity(slice).wants);
+                wait_for("it wants", || {
+                    // A machine that stalls for half a second would take the new agent for gone.
+                    next.grant.beat();
+                    activity(slice).wants
+                });
                 for _ in 0..20 {
                     next.grant.beat();
                     std::thread::sleep(Duration::from_millis(50));
