@@ -225,6 +225,45 @@ def corrupt():
     say(ended=True)
 
 
+def forge(size):
+    """A tenant that takes memory through the limiter, and says in its ledger each time that nothing is in use."""
+    device = Device()
+    say(pid=os.getpid(), error=device.error)
+    ledgers = [line for line in open("/proc/self/maps") if "memfd:divvy-ledger" in line]
+    starts = [int(line.split("-")[0], 16) for line in ledgers]
+    held = 0
+    while held < int(size):
+        for start in starts:
+            ctypes.memset(start + 64, 0, 8)
+            ctypes.memset(start + 4096 + 64, 0, 8 * 576 - 64)
+        held += 250 if device.allocate(250 * MIB) else 0
+    say(held=held)
+    while True:
+        wait()
+
+
+def breed(size, path):
+    """A tenant that takes memory of the driver below in a child, and another each time that one is ended."""
+    say(pid=os.getpid(), error=0)
+    while True:
+        child = os.fork()
+        if child == 0:
+            # Below neither the parent nor its session.
+            os.setsid()
+            if os.fork() == 0:
+                driver = ctypes.CDLL(path)
+                context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+                driver.cuInit(0)
+                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+                driver.cuCtxSetCurrent(context)
+                driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(size) * MIB))
+                signal.pause()
+            os._exit(0)
+        os.waitpid(child, 0)
+        # The grandchild's end cannot be waited for: another comes now and then.
+        signal.sigtimedwait([], 0.3)
+
+
 class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 

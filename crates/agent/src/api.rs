@@ -327,6 +327,12 @@ pub struct Status {
     /// Nanoseconds for which slices used devices and were not charged, since it started.
     #[serde(default, alias = "escaped_ns_total")]
     pub uncharged_ns_total: u64,
+    /// Processes of supervised slices that were ended for holding more memory than their slice has, since it started.
+    #[serde(default)]
+    pub overuse_ended_total: u64,
+    /// How often a supervised slice was frozen, since it started.
+    #[serde(default)]
+    pub frozen_total: u64,
     /// NVIDIA's driver has left a question without an answer: the figures of its devices are old, and no slices are
     /// made there.
     #[serde(default)]

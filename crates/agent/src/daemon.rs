@@ -1,6 +1,6 @@
 //! The agent: its parts, their assembly, and the work of each tick.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,7 @@ use crate::start::rundir::{KeepCommand, RunDir};
 use crate::start::settings::Settings;
 use crate::start::trust::is_system;
 use crate::state::{Shared, State};
+use crate::supervisor::Supervisor;
 use crate::system::locks::Locks;
 use crate::system::nudge::Nudge;
 use crate::system::{clock, privilege};
@@ -75,6 +76,7 @@ pub struct Daemon {
     pub(crate) anchors: Arc<LifetimeAnchors>,
     pub(crate) containers: Containers,
     pub(crate) resizing: Resizing,
+    pub(crate) supervisor: Arc<Supervisor>,
     pub(crate) lists: Arc<Lists>,
     pub(crate) admission: Arc<Admission>,
     pub(crate) line: Arc<Line>,
@@ -144,6 +146,7 @@ impl Daemon {
         })?;
         let daemon = Self::put_together(Parts {
             prevails: user.is_root() || is_system(run.path()),
+            is_systems: is_system(run.path()),
             leasing: Leasing::start(lengths, journal.clone()),
             run,
             settings,
@@ -169,6 +172,7 @@ impl Daemon {
             keep,
             uid,
             prevails,
+            is_systems,
             nvidia,
             journal,
             leasing,
@@ -194,8 +198,22 @@ impl Daemon {
             journal: journal.clone(),
             silent: AtomicBool::new(false),
         });
+        let supervisor = Arc::new(Supervisor {
+            run: run.clone(),
+            nvidia: nvidia.clone(),
+            settings: settings.clone(),
+            state: state.clone(),
+            leasing: leasing.clone(),
+            members: members.clone(),
+            journal: journal.clone(),
+            known: Mutex::default(),
+            frozen: Mutex::default(),
+            ended: AtomicU64::new(0),
+            freezes: AtomicU64::new(0),
+        });
         let lists = Arc::new(Lists {
             uid,
+            supervisor: supervisor.clone(),
             settings: settings.clone(),
             nvidia: nvidia.clone(),
             state: state.clone(),
@@ -277,6 +295,7 @@ impl Daemon {
             settings: settings.clone(),
             state: state.clone(),
             journal: journal.clone(),
+            supervises: is_systems,
             placing: Placing {
                 settings: settings.clone(),
                 nvidia: nvidia.clone(),
@@ -369,6 +388,7 @@ impl Daemon {
             page_servers,
             adoption,
             anchors,
+            supervisor,
             lists,
             admission,
             line,
@@ -397,6 +417,8 @@ impl Daemon {
             overdue_total: totals.overdue,
             expired_total: totals.expired,
             uncharged_ns_total: totals.uncharged_ns,
+            overuse_ended_total: self.supervisor.ended.load(Relaxed),
+            frozen_total: self.supervisor.freezes.load(Relaxed),
             driver_silent: self.nvidia.is_silent(),
             helper,
         }
@@ -466,6 +488,8 @@ struct Parts {
     uid: u32,
     /// This is the system agent: no other user's claim keeps it from a device.
     prevails: bool,
+    /// This is the agent of the system's run directory.
+    is_systems: bool,
     nvidia: Nvidia,
     journal: Arc<Journal>,
     leasing: Arc<Leasing>,
@@ -475,5 +499,6 @@ struct Parts {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.leasing.stop();
+        self.supervisor.release();
     }
 }

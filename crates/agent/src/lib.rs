@@ -44,6 +44,7 @@ mod page_server;
 mod server;
 mod start;
 mod state;
+mod supervisor;
 mod system;
 #[cfg(test)]
 mod tests;

@@ -57,9 +57,9 @@ pub const KEYS: [Key; 27] = [
     ),
     key(
         "isolation",
-        "cooperative",
+        "",
         true,
-        "Isolation: env, cooperative, enforced, hardware, vm",
+        "Isolation: env, cooperative, supervised, enforced, hardware, vm",
     ),
     key(
         "policy",

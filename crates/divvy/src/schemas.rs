@@ -25,6 +25,7 @@ schemas! {
     Environment
     Error
     Event
+    IsolationList
     Killed
     KitReport
     MigChanges

@@ -13,6 +13,8 @@ pub enum Isolation {
     /// The limiter runs inside the program.
     #[default]
     Cooperative,
+    /// The limiter runs inside the program, and the agent acts on what the device's driver says of the processes.
+    Supervised,
     /// The tenant has no device; limits stand outside its process.
     Enforced,
     /// The device itself is partitioned (MIG, AMD partitions).
@@ -28,6 +30,9 @@ impl Isolation {
         match self {
             Self::Env => "a program that ignores the variables, or uses more than its share",
             Self::Cooperative => "a program that sets out to bypass its limits: they live in its own process",
+            Self::Supervised => {
+                "a burst of a second at most; faults and side channels of the shared device itself"
+            }
             Self::Enforced => "faults and side channels of the shared device itself",
             Self::Hardware => "contention for PCIe and host memory; side channels across partitions",
             Self::Vm => "nothing inside the guest: the guest owns the device",
@@ -37,7 +42,7 @@ impl Isolation {
 
 words! {
     Isolation, "isolation":
-    Env "env", Cooperative "cooperative", Enforced "enforced", Hardware "hardware", Vm "vm"
+    Env "env", Cooperative "cooperative", Supervised "supervised", Enforced "enforced", Hardware "hardware", Vm "vm"
 }
 
 #[cfg(test)]

@@ -32,6 +32,6 @@ pub use slice::{
     ANY_POD, Condition, ContainerRecord, DeviceShare, LifetimeAnchor, ProcessRecord, RunRecord, Shares,
     SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
 };
-pub use terms::{Cap, Class, ComputeTerms, Policy, SliceTerms, Weight};
+pub use terms::{Cap, Class, ComputeTerms, OnOveruse, Policy, SliceTerms, Weight};
 #[doc(hidden)]
 pub use words::no_such_word;

@@ -26,6 +26,9 @@ pub struct SliceRequest {
     /// that the host backs. 100 by default.
     #[serde(default = "hundred")]
     pub oversubscribe_percent: u32,
+    /// The caller asked for no isolation level: the agent chooses, and the level in the terms is the least.
+    #[serde(default, skip_serializing_if = "crate::terms::is_default")]
+    pub isolation_unasked: bool,
     /// Everything else.
     #[serde(flatten)]
     pub terms: SliceTerms,
@@ -53,6 +56,7 @@ impl Default for SliceRequest {
             more_devices: Vec::new(),
             memory: None,
             oversubscribe_percent: hundred(),
+            isolation_unasked: false,
             terms: SliceTerms::default(),
         }
     }
@@ -111,6 +115,8 @@ pub enum Condition {
     Spilled,
     /// The driver of a device of it does not answer: what the device says of it is old.
     DriverSilent,
+    /// Its processes are stopped until the time that they took beyond its share is paid back.
+    Frozen,
 }
 
 impl Condition {
@@ -126,6 +132,7 @@ impl Condition {
             Self::Uncharged => "uncharged",
             Self::Spilled => "spilled",
             Self::DriverSilent => "driver silent",
+            Self::Frozen => "frozen",
         }
     }
 }

@@ -18,6 +18,21 @@ pub enum Policy {
     BestEffort,
 }
 
+/// What the agent does to a process of a supervised slice that takes more than the slice has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOveruse {
+    /// It ends the process that holds memory beyond the limit, and freezes a slice that took time beyond its share.
+    #[default]
+    End,
+    /// It ends no process: it freezes the slice, for memory as well.
+    Freeze,
+    /// It only reports.
+    Report,
+}
+
+words! { OnOveruse, "way to act": End "end", Freeze "freeze", Report "report" }
+
 words! { Policy, "policy": Strict "strict", BestEffort "best-effort" }
 
 /// Whether a slice may run beyond its share while no other wants the device.
@@ -112,6 +127,9 @@ pub struct SliceTerms {
     /// The isolation level.
     #[serde(default)]
     pub isolation: Isolation,
+    /// What the agent does to a process that takes more than the slice has, where the slice is supervised.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_overuse: OnOveruse,
     /// What happens where a limit cannot be enforced.
     #[serde(default)]
     pub policy: Policy,

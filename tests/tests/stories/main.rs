@@ -30,6 +30,7 @@ mod remote;
 mod restart;
 mod rootless;
 mod shortage;
+mod supervised;
 mod tools;
 mod trouble;
 mod unlimited;

@@ -74,6 +74,10 @@ const KINDS: &[(&str, Body)] = &[
     ("Environment", Of("crates/divvy/src/verbs/run.rs", "Observation")),
     ("Error", Of("crates/model/src/fault.rs", "Fault")),
     ("Event", Line("crates/agent/src/api/events.rs", "EventRecord")),
+    (
+        "IsolationList",
+        List("crates/divvy/src/verbs/explain/isolation.rs", "Entry"),
+    ),
     ("KitReport", Line("crates/kit/src/report.rs", "Report")),
     ("Killed", Of(API, "Killed")),
     (

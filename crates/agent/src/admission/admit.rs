@@ -10,7 +10,7 @@ use crate::admission::place::Placing;
 use crate::admission::wanted::Wanted;
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice};
-use crate::decide::policy::enforce;
+use crate::decide::policy::{Supervision, enforce, supervise};
 use crate::decide::queue::{Ahead, may_change};
 use crate::decide::record::{as_asked, share_of};
 use crate::decide::{compute, modes};
@@ -34,9 +34,21 @@ pub(crate) struct Admission {
     pub settings: Arc<Settings>,
     pub state: Shared,
     pub journal: Arc<Journal>,
+    /// Slices are supervised where their users ask for no level: this is the system's agent.
+    pub supervises: bool,
     pub placing: Placing,
     pub claims: Arc<Claims>,
     pub grants: Arc<Grants>,
+}
+
+/// Whether a slice is made for containers: a lasting slice has a program's name only there.
+fn is_for_containers(ask: &CreateSlice) -> bool {
+    ask.lasting && !ask.command.is_empty()
+}
+
+fn is_inside_supervised(state: &State, wanted: &Wanted) -> bool {
+    let parent = wanted.parent.as_ref().and_then(|id| state.slices.get(id));
+    parent.is_some_and(|parent| parent.record.terms.isolation == Isolation::Supervised)
 }
 
 impl Admission {
@@ -99,7 +111,7 @@ impl Admission {
         ahead: &Ahead,
     ) -> Result<CreatedSlice, Fault> {
         let ask = &wanted.ask;
-        let enforcement = enforce(&ask.request)?;
+        let mut enforcement = enforce(&ask.request)?;
         let terms = ask.request.terms.compute;
         compute::check(&terms)?;
         modes::check(&ask.request)?;
@@ -124,6 +136,11 @@ impl Admission {
             .map(|(device, memory)| share_of(&self.settings, &ask.request, device, *memory));
         let shares = Shares::of(shares);
         let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
+        let how = Supervision {
+            is_default: self.supervises || is_for_containers(ask) || is_inside_supervised(state, wanted),
+            is_told: devices.iter().all(|device| self.placing.audit.is_told(device)),
+        };
+        let unsupervised = supervise(&ask.request, &mut enforcement, how)?;
         let (Some(shares), Some(device)) = (shares, devices.first().cloned()) else {
             return Err(Fault::new(
                 Code::NoDevice,
@@ -135,6 +152,7 @@ impl Admission {
             name,
             uid: peer.uid,
             bypasses: enforcement.bypasses,
+            warnings: unsupervised.into_iter().collect(),
             created_at: clock::now(),
             emulated_spec: state.inventory.emulated_spec(&device.uuid).map(str::to_owned),
             page_server_pid: (!ask.lasting).then_some(peer.pid),

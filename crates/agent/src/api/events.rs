@@ -37,6 +37,15 @@ pub enum EventKind {
     DriverSilent,
     /// NVIDIA's driver answers again.
     DriverAnswers,
+    /// A supervised slice held more memory than its limit: processes of it were ended.
+    OveruseEnded,
+    /// A supervised slice holds more than its limit, or has more than its share; it is only reported, or cannot be
+    /// acted upon.
+    OveruseReported,
+    /// The processes of a supervised slice were stopped, because it took more than it has.
+    Frozen,
+    /// The processes of a frozen slice go on.
+    Thawed,
 }
 
 impl EventKind {
@@ -59,6 +68,10 @@ impl EventKind {
             Self::Refused => "refused",
             Self::DriverSilent => "driver_silent",
             Self::DriverAnswers => "driver_answers",
+            Self::OveruseEnded => "overuse_ended",
+            Self::OveruseReported => "overuse_reported",
+            Self::Frozen => "frozen",
+            Self::Thawed => "thawed",
         }
     }
 }

@@ -18,6 +18,7 @@ pub(crate) mod quota;
 pub(crate) mod record;
 pub(crate) mod resize;
 pub(crate) mod rules;
+pub(crate) mod supervise;
 
 #[cfg(test)]
 mod tests;

@@ -39,7 +39,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
             }
             Isolation::Env
         }
-        Isolation::Cooperative => Isolation::Cooperative,
+        level @ (Isolation::Cooperative | Isolation::Supervised) => level,
         level => {
             lacking.push(format!("the `{level}` isolation is not offered by this version"));
             Isolation::Cooperative
@@ -58,9 +58,94 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
     }
 }
 
+/// What decides whether a slice is supervised, beside its request.
+#[derive(Clone, Copy, Debug)]
+pub struct Supervision {
+    /// A slice is supervised here without being asked for: by the system's agent, for a container, inside another slice
+    /// that is.
+    pub is_default: bool,
+    /// The drivers of the slice's devices say what each process holds.
+    pub is_told: bool,
+}
+
+/// Adds supervision to what a request gets, or takes it away where nothing could be seen. Returns what the user is to
+/// know, if anything.
+///
+/// # Errors
+/// [`Code::NotEnforceable`] under the strict policy, where supervision was asked for and cannot be had.
+pub fn supervise(
+    request: &SliceRequest,
+    enforcement: &mut Enforcement,
+    how: Supervision,
+) -> Result<Option<String>, Fault> {
+    const BLIND: &str = "the device's driver does not say what each process holds";
+    match (enforcement.isolation, how) {
+        (Isolation::Cooperative, how) if request.isolation_unasked && how.is_default => {
+            if how.is_told {
+                enforcement.isolation = Isolation::Supervised;
+                return Ok(None);
+            }
+            Ok(Some(format!("not supervised: {BLIND}")))
+        }
+        (Isolation::Supervised, Supervision { is_told: false, .. }) => {
+            let message = format!("the `supervised` isolation cannot be had: {BLIND}");
+            if request.terms.policy == Policy::Strict {
+                return Err(Fault::new(Code::NotEnforceable, message).hint(
+                    "`--isolation cooperative` has limits in the program alone; `--policy best-effort` falls back to it",
+                ));
+            }
+            enforcement.isolation = Isolation::Cooperative;
+            enforcement.bypasses.push(message);
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn supervision_is_had_where_the_driver_tells() {
+        let told = Supervision {
+            is_default: false,
+            is_told: true,
+        };
+        let by_default = Supervision {
+            is_default: true,
+            ..told
+        };
+        let blind = |how| Supervision {
+            is_told: false,
+            ..how
+        };
+        let had = |request: &SliceRequest, how| {
+            let mut enforcement = enforce(request).expect("enforced");
+            let note = supervise(request, &mut enforcement, how)?;
+            Ok::<_, Fault>((enforcement.isolation, enforcement.bypasses.len(), note.is_some()))
+        };
+        let mut unasked = request();
+        unasked.isolation_unasked = true;
+        assert_eq!(had(&unasked, told), Ok((Isolation::Cooperative, 0, false)));
+        assert_eq!(had(&unasked, by_default), Ok((Isolation::Supervised, 0, false)));
+        assert_eq!(
+            had(&unasked, blind(by_default)),
+            Ok((Isolation::Cooperative, 0, true))
+        );
+        assert_eq!(
+            had(&request(), by_default),
+            Ok((Isolation::Cooperative, 0, false)),
+            "it was asked for"
+        );
+        let mut asked = request();
+        asked.terms.isolation = Isolation::Supervised;
+        assert_eq!(had(&asked, told), Ok((Isolation::Supervised, 0, false)));
+        let refusal = had(&asked, blind(told)).expect_err("strict");
+        assert_eq!(refusal.code, Code::NotEnforceable);
+        asked.terms.policy = Policy::BestEffort;
+        assert_eq!(had(&asked, blind(told)), Ok((Isolation::Cooperative, 1, false)));
+    }
 
     fn request() -> SliceRequest {
         SliceRequest {

@@ -15,7 +15,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use divvy_host::DriverBelow;
-use divvy_model::{Code, DeviceRecord, Fault, Policy, SliceRecord, SliceRequest};
+use divvy_model::{Code, DeviceRecord, Fault, Isolation, Policy, SliceRecord, SliceRequest};
 
 pub use self::observe::{become_program, observation, observe};
 use self::parts::Parts;
@@ -124,7 +124,9 @@ pub fn run(
         Ok(exit_code(status))
     };
     let outcome = keep();
-    if matches!(outcome, Ok(1..)) && created.slice.terms.policy == Policy::Strict {
+    let terms = created.slice.terms;
+    let may_be_ended = terms.policy == Policy::Strict || terms.isolation == Isolation::Supervised;
+    if matches!(outcome, Ok(1..)) && may_be_ended {
         for fault in ended_by_agent(run, &created.slice.id) {
             (helpers.ended)(&fault);
         }
@@ -143,10 +145,17 @@ fn ended_by_agent(run: &RunDir, slice: &str) -> Vec<Fault> {
     let own = Some(std::process::id());
     // An agent that no longer runs has ended no process.
     let _no_agent = Client::new(run.clone()).events(None, false, |event| {
-        if event.kind == EventKind::Bypassed && event.run_pid == own && event.slice_id.as_deref() == Some(slice) {
-            faults.push(Fault::new(Code::NotEnforceable, event.message).hint(
+        if event.run_pid != own || event.slice_id.as_deref() != Some(slice) {
+            return true;
+        }
+        match event.kind {
+            EventKind::Bypassed => faults.push(Fault::new(Code::NotEnforceable, event.message).hint(
                 "a driver that is opened as libcuda.so.1, without a path, is limited; `--policy best-effort` runs what is not, and counts it",
-            ));
+            )),
+            EventKind::OveruseEnded => faults.push(Fault::new(Code::Overuse, event.message).hint(
+                "ask for more with --memory; `--on-overuse report` ends nothing, `divvy explain isolation` tells more",
+            )),
+            _ => {}
         }
         true
     });

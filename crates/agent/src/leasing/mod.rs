@@ -19,6 +19,7 @@ use crate::lookout::wanted::Wanted;
 mod account;
 mod alarm;
 mod audit;
+mod charges;
 mod decide;
 mod doorbell;
 mod figures;
@@ -34,6 +35,7 @@ mod thrash;
 mod uncharged;
 mod views;
 
+pub(crate) use charges::Charge;
 use listener::ListenerHandle;
 pub(crate) use meter::{Meter, Use};
 use pidfd_watcher::PidfdWatcher;

@@ -13,6 +13,7 @@ use crate::lookout::audit::MemoryAudit;
 use crate::lookout::silence::DriverWatch;
 use crate::start::settings::Settings;
 use crate::state::Shared;
+use crate::supervisor::Supervisor;
 use crate::system::peer::Peer;
 
 /// Lists devices and slices.
@@ -25,6 +26,7 @@ pub(crate) struct Lists {
     pub leasing: Arc<Leasing>,
     pub audit: Arc<MemoryAudit>,
     pub driver: Arc<DriverWatch>,
+    pub supervisor: Arc<Supervisor>,
 }
 
 impl Lists {
@@ -87,6 +89,7 @@ impl Lists {
         shown.conditions.extend(self.leasing.conditions(&shown.id));
         let silence = self.driver.silence_of(devices, &shown);
         shown.conditions.extend(silence);
+        shown.conditions.extend(self.supervisor.conditions(&shown.id));
         shown
     }
 }

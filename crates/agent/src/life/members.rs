@@ -282,7 +282,7 @@ impl Members {
 }
 
 /// The living `divvy run`s of a slice: their descendants are in it.
-fn roots(slice: &SliceRecord) -> Vec<Watched> {
+pub(crate) fn roots(slice: &SliceRecord) -> Vec<Watched> {
     let known: Vec<(u32, u64)> = match (slice.lasting, slice.state, slice.page_server_pid) {
         (true, ..) => slice.runs.iter().map(|run| (run.pid, run.start_ticks)).collect(),
         (false, SliceState::Orphaned, _) | (false, _, None) => Vec::new(),

@@ -18,6 +18,7 @@ pub(crate) const CONTROL: &str = "control.sock";
 /// The mode for the agent's user alone.
 const PRIVATE: u32 = 0o600;
 const QUEUE: &str = "queue.json";
+const FROZEN: &str = "frozen.json";
 
 /// The file name of a record in the folder of slices.
 fn record_name(id: &str) -> String {
@@ -64,6 +65,26 @@ pub fn stored_queue<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
     };
     serde_json::from_slice(&bytes).unwrap_or_else(|error| {
         tracing::warn!(%error, "the queue is not understood");
+        Vec::new()
+    })
+}
+
+/// Writes the processes that are stopped.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn store_frozen<T: Serialize>(run: &RunDir, stopped: &[T]) -> Result<(), Fault> {
+    write(run.folder(), FROZEN, stopped)
+}
+
+/// The processes that the last agent stopped.
+#[must_use]
+pub fn stored_frozen<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
+    let Ok(bytes) = run.folder().and_then(|folder| folder.read(FROZEN)) else {
+        return Vec::new();
+    };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::error!(%error, "the list of stopped processes is not understood");
         Vec::new()
     })
 }

@@ -227,6 +227,12 @@ impl MemoryAudit {
         }
     }
 
+    /// Whether the device's driver says what each process holds. Where no process uses the device, it may.
+    pub fn is_told(&self, device: &DeviceRecord) -> bool {
+        let look = Look::at(&self.nvidia, self.run.path(), device);
+        look.is_ok_and(|look| look.holders.iter().all(|(_, held)| held.is_some()))
+    }
+
     /// The processes with memory on a device of this agent's, or with a context where the driver gives no figure.
     pub fn holding(&self, state: &Shared) -> HashSet<u32> {
         let state = state.lock();

@@ -43,6 +43,18 @@ pub(crate) fn text(status: &Status, slices: &[ComputeRecord]) -> String {
         "counter",
         seconds(status.uncharged_ns_total),
     );
+    alone(
+        "divvy_overuse_ended_total",
+        "Processes of supervised slices that were ended for their memory.",
+        "counter",
+        status.overuse_ended_total as f64,
+    );
+    alone(
+        "divvy_frozen_total",
+        "Freezes of supervised slices.",
+        "counter",
+        status.frozen_total as f64,
+    );
     type Figure = fn(&ComputeRecord) -> f64;
     let each: [(&str, &str, &str, Figure); 6] = [
         (

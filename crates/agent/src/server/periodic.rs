@@ -52,6 +52,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
         }
         RECALL
     })?;
+    repeat("supervisor", daemon, |daemon| daemon.supervisor.look())?;
     let mut round = 0_u64;
     repeat("rounds", daemon, move |daemon| {
         daemon.compute_audit.meter();

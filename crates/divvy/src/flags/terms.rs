@@ -1,6 +1,6 @@
 //! The flags of a new slice's limits beside its memory: the same for `run`, `slice create` and `container cdi slice`.
 
-use divvy_model::{Fault, ModeTerms, Policy, Selector, SliceRequest, SliceTerms};
+use divvy_model::{Fault, Isolation, ModeTerms, OnOveruse, Policy, Selector, SliceRequest, SliceTerms};
 
 use crate::config::Config;
 use crate::flags::{OnOom, compute, devices_or_setting, on_oom, parse, policy_or_setting, times, word};
@@ -18,6 +18,15 @@ pub struct Flags {
     /// Where a limit cannot be enforced: strict refuses, best-effort runs and counts the bypass
     #[arg(long, value_name = "POLICY", value_parser = word::<Policy>)]
     pub policy: Option<Policy>,
+    /// How strongly programs are kept inside: env, cooperative, supervised, enforced, hardware, vm. cooperative stops
+    /// mistakes, not malice: the limits live in the program's own process. supervised ends or freezes what goes past
+    /// them [default: supervised for containers and on the system's agent, else cooperative]
+    #[arg(long, value_name = "LEVEL", value_parser = word::<Isolation>)]
+    pub isolation: Option<Isolation>,
+    /// In a supervised slice, when a process takes more than the slice has: end it (for time: freeze the slice until
+    /// that is paid back), freeze the slice for both, or report [default: end]
+    #[arg(long, value_name = "WHAT", value_parser = word::<OnOveruse>)]
+    pub on_overuse: Option<OnOveruse>,
     /// When an allocation does not fit: fail at once, or wait for space in the slice, as wait=30s [default: fail]
     #[arg(long, value_name = "WHAT", value_parser = on_oom)]
     pub on_oom: Option<OnOom>,
@@ -32,7 +41,10 @@ impl Flags {
     pub fn request(&self, config: &Config, sharing: ModeTerms) -> Result<SliceRequest, Fault> {
         let mut request = SliceRequest {
             oversubscribe_percent: self.oversubscribe.unwrap_or(100),
+            isolation_unasked: self.isolation.is_none(),
             terms: SliceTerms {
+                isolation: self.isolation.unwrap_or_default(),
+                on_overuse: self.on_overuse.unwrap_or_default(),
                 compute: self.compute.terms(config, sharing.mode)?,
                 sharing,
                 policy: policy_or_setting(self.policy, config)?,

@@ -7,13 +7,12 @@ use std::time::Duration;
 use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan};
 use divvy_model::{
-    Bytes, Code, ComputeTerms, DeviceKind, Fault, Isolation, MemoryAmount, ModeTerms, Policy, Selector,
-    SliceRequest,
+    Bytes, Code, ComputeTerms, DeviceKind, Fault, MemoryAmount, ModeTerms, Policy, Selector, SliceRequest,
 };
 
 use crate::config::{Config, parse_duration};
 use crate::context::{Context, enter_command, in_background};
-use crate::flags::{or_setting, parse, sharing, terms, usage, word};
+use crate::flags::{or_setting, parse, sharing, terms, usage};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::share_words;
@@ -39,7 +38,7 @@ pub struct Args {
     #[command(flatten)]
     sharing: sharing::Flags,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
-    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "device", "name", "isolation", "policy", "on_oom", "oversubscribe"])]
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "device", "name", "isolation", "on_overuse", "policy", "on_oom", "oversubscribe"])]
     slice: Option<String>,
     /// Name of the slice [default: made of the program's]
     #[arg(long)]
@@ -47,20 +46,16 @@ pub struct Args {
     /// The driver below the limiter: a libcuda.so.1 [default: NVIDIA's, or the emulated one]
     #[arg(long, value_name = "PATH")]
     driver: Option<PathBuf>,
-    /// How strongly the program is kept inside: env, cooperative, enforced, hardware, vm. The default, cooperative,
-    /// stops mistakes, not malice: the limits live in the program's own process
-    #[arg(long, value_name = "LEVEL", value_parser = word::<Isolation>)]
-    isolation: Option<Isolation>,
     /// No slice: run a tool such as nvitop, nvtop or gpustat that is to see the whole devices, emulated ones too, and
     /// every process on them
-    #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "slice", "name", "driver", "isolation", "policy"])]
+    #[arg(long, conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "slice", "name", "driver", "isolation", "on_overuse", "policy"])]
     observe: bool,
     /// Where there is no space: wait in the queue, for so long at most, as 10m [default: for as long as it takes].
     /// First come, first served: no run overtakes another, however small. Ctrl-C leaves the queue
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = wait)]
     wait: Option<Wait>,
     /// Take a whole device for this program alone, with no limiter in its process
-    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "isolation", "on_oom", "oversubscribe"])]
+    #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "isolation", "on_overuse", "on_oom", "oversubscribe"])]
     whole: bool,
     /// Print what would happen, and change nothing
     #[arg(long)]
@@ -196,7 +191,9 @@ impl<'a> Observation<'a> {
 fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
     let mut request = args.terms.request(config, args.sharing.terms(config)?)?;
     request.name.clone_from(&args.name);
-    request.terms.isolation = or_setting(args.isolation, config, "isolation")?.unwrap_or_default();
+    let isolation = or_setting(args.terms.isolation, config, "isolation")?;
+    request.terms.isolation = isolation.unwrap_or_default();
+    request.isolation_unasked = isolation.is_none();
     if args.whole {
         request.terms.whole = true;
         request.terms.compute = ComputeTerms::default();

@@ -1,6 +1,7 @@
-//! `divvy explain`: the explanation of an error's code, the ways of sharing compared, and the schemas of JSON
+//! `divvy explain`: the explanation of an error's code, the ways of sharing and the isolation levels compared, and the schemas of JSON
 //! documents.
 
+mod isolation;
 mod sharing;
 
 use divvy_model::{Code, Fault};
@@ -15,11 +16,13 @@ use crate::table::Table;
 #[command(before_help = "Examples:
   divvy explain D0012
   divvy explain sharing
+  divvy explain isolation
   divvy explain json
   divvy explain SliceList
   divvy explain")]
 pub struct Args {
-    /// The code, as in `error[D0012]`; `sharing` for the ways in which slices share a device; `json` for the documents that
+    /// The code, as in `error[D0012]`; `sharing` for the ways in which slices share a device; `isolation` for how
+    /// strongly programs are kept inside; `json` for the documents that
     /// `-o json` prints, or the kind of one for its schema; every code without one
     code: Option<String>,
 }
@@ -63,6 +66,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     if text == "sharing" {
         return explain_sharing(context);
     }
+    if text == "isolation" {
+        return explain_isolation(context);
+    }
     if text == "json" {
         output::print(&schemas::story())?;
         return Ok(0);
@@ -92,6 +98,23 @@ fn explain_sharing(context: &Context) -> Result<u8, Fault> {
                 entries,
                 |entry: &sharing::Entry| entry.name(),
                 sharing::table,
+            )?;
+        }
+    }
+    Ok(0)
+}
+
+fn explain_isolation(context: &Context) -> Result<u8, Fault> {
+    let entries = isolation::entries();
+    match context.format {
+        Format::Table | Format::Wide => output::print(&isolation::story(&entries))?,
+        format => {
+            output::list(
+                format,
+                "IsolationList",
+                entries,
+                |entry: &isolation::Entry| entry.name(),
+                isolation::table,
             )?;
         }
     }

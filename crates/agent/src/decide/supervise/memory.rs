@@ -1,0 +1,201 @@
+//! The memory of a supervised slice on one device: who is ended when it holds more than its limit for too long.
+
+use std::collections::{HashMap, HashSet};
+
+use divvy_model::Bytes;
+
+use super::ProcessId;
+
+const MILLISECOND: u64 = 1_000_000;
+/// For how long a slice may be beyond its limit, in nanoseconds: an honest program is for a moment, while the driver
+/// makes a context or loads code.
+pub(crate) const PATIENCE: u64 = 1000 * MILLISECOND;
+/// The same where the slice's processes were ended for it a moment ago.
+const IMPATIENCE: u64 = 50 * MILLISECOND;
+/// For how long an end is remembered.
+const REMEMBERED: u64 = 10_000 * MILLISECOND;
+/// The memory that a driver may hold for one process beside what any call showed: what it rounds up, and its caches.
+pub(crate) const TOLERANCE: Bytes = Bytes(32 << 20);
+/// An ended process that is still there after this time cannot be ended, as in an uninterruptible sleep.
+const UNENDING: u64 = 5000 * MILLISECOND;
+
+/// One process that the kernel vouches for as the slice's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    /// The process.
+    pub id: ProcessId,
+    /// Its memory by the driver's figure.
+    pub memory: Bytes,
+    /// Its memory by the slice's ledger. A tenant writes that: it says which process is ended, and never whether.
+    pub accounted: Bytes,
+}
+
+/// The figures of one look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look<'a> {
+    /// When, in nanoseconds.
+    pub at: u64,
+    /// The limit of the slice's own programs.
+    pub limit: Bytes,
+    /// The cost of one context, which is allowed for once: contexts are inside the limit.
+    pub context: Bytes,
+    /// Its processes on the device. Each is vouched for at this look.
+    pub processes: &'a [Held],
+}
+
+/// The processes that are to be ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// The one that took the memory.
+    One(ProcessId),
+    /// All that hold memory of the device.
+    Holders(Vec<ProcessId>),
+    /// All of the slice's processes.
+    All,
+}
+
+/// What a look tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// How much the slice holds beyond its limit and what is allowed for.
+    pub beyond: Bytes,
+    /// The processes that are to be ended now.
+    pub end: Option<Whom>,
+    /// Processes that should have ended and have not. Each is named once.
+    pub unending: Vec<ProcessId>,
+}
+
+/// What earlier looks at the slice on the device saw.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    /// What the slice may hold: its limit, or what it held when it was resized to less.
+    bound: Option<Bytes>,
+    /// Since when it has been beyond that.
+    beyond_since: Option<u64>,
+    looked_at: u64,
+    /// Each process's memory, and when that last grew.
+    seen: HashMap<ProcessId, (Bytes, u64)>,
+    /// The processes that were to be ended, since when, and whether it was said that they did not.
+    ending: HashMap<ProcessId, (u64, bool)>,
+    /// How often some were, of late, and when last.
+    ends: u32,
+    ended_at: u64,
+}
+
+impl Memory {
+    /// Takes the figures of a look.
+    pub fn look(&mut self, look: &Look<'_>) -> Finding {
+        let present: HashSet<ProcessId> = look.processes.iter().map(|held| held.id).collect();
+        self.seen.retain(|id, _| present.contains(id));
+        self.ending.retain(|id, _| present.contains(id));
+        for held in look.processes {
+            let seen = self.seen.entry(held.id).or_insert((Bytes(0), look.at));
+            if held.memory > seen.0 {
+                seen.1 = look.at;
+            }
+            seen.0 = held.memory;
+        }
+        // What is being ended gives its memory back by itself.
+        let staying = look.processes.iter().copied();
+        let staying: Vec<Held> = staying
+            .filter(|held| !self.ending.contains_key(&held.id))
+            .collect();
+        let measured = sum(look.processes);
+        let bound = match self.bound {
+            // It was resized below what it holds: it may keep that, and no more.
+            Some(bound) if bound > look.limit => look.limit.max(bound.min(measured)),
+            _ => look.limit,
+        };
+        self.bound = Some(bound);
+        let looked_at = std::mem::replace(&mut self.looked_at, look.at);
+        let mut finding = Finding {
+            beyond: beyond(&staying, bound, look.context),
+            ..Finding::default()
+        };
+        for (id, (since, told)) in &mut self.ending {
+            if !*told && look.at.saturating_sub(*since) > UNENDING {
+                *told = true;
+                finding.unending.push(*id);
+            }
+        }
+        finding.unending.sort_unstable();
+        if finding.beyond.is_zero() {
+            self.beyond_since = None;
+            return finding;
+        }
+        if look.at.saturating_sub(self.ended_at) > REMEMBERED {
+            self.ends = 0;
+        }
+        // What happened while there were no looks, as while the driver did not answer, is unknown.
+        if look.at.saturating_sub(looked_at) > PATIENCE {
+            self.beyond_since = None;
+        }
+        let since = *self.beyond_since.get_or_insert(look.at);
+        let patience = if self.ends == 0 { PATIENCE } else { IMPATIENCE };
+        if look.at.saturating_sub(since) >= patience {
+            finding.end = self.whom(&staying, look.context);
+        }
+        finding
+    }
+
+    /// Notes that these are being ended. The caller says so only where it acted.
+    pub fn note_end(&mut self, ids: impl IntoIterator<Item = ProcessId>, at: u64) {
+        self.ends = self.ends.saturating_add(1);
+        self.ended_at = at;
+        for id in ids {
+            self.ending.entry(id).or_insert((at, false));
+        }
+    }
+
+    /// Takes what the slice holds now for what it may hold: it was resized to less while no look saw what it had before.
+    pub fn allow_what_is_held(&mut self, held: Bytes) {
+        self.bound = Some(held);
+    }
+
+    /// The first time it is the process that took the memory; where that was not all, each that holds some; where others
+    /// came in their place, all.
+    fn whom(&self, staying: &[Held], context: Bytes) -> Option<Whom> {
+        match self.ends {
+            0 => self.guilty(staying, context).map(Whom::One),
+            1 => {
+                let holders = staying.iter().filter(|held| !held.memory.is_zero());
+                Some(Whom::Holders(holders.map(|held| held.id).collect()))
+            }
+            _ => Some(Whom::All),
+        }
+    }
+
+    /// The process whose driver's figure is furthest beyond what the ledger has of it; where all account for what they
+    /// hold, the one that grew last.
+    fn guilty(&self, staying: &[Held], context: Bytes) -> Option<ProcessId> {
+        let unaccounted = |held: &Held| held.memory.0.saturating_sub(held.accounted.0);
+        let furthest = staying
+            .iter()
+            .max_by_key(|held| (unaccounted(held), held.memory, held.id))?;
+        if unaccounted(furthest) > context.0.saturating_add(TOLERANCE.0) {
+            return Some(furthest.id);
+        }
+        let grew = |held: &Held| self.seen.get(&held.id).map_or(0, |seen| seen.1);
+        let holding = staying.iter().filter(|held| !held.memory.is_zero());
+        let last = holding.max_by_key(|held| (grew(held), held.memory, held.id));
+        last.map(|held| held.id)
+    }
+}
+
+fn sum(processes: &[Held]) -> Bytes {
+    Bytes(
+        processes
+            .iter()
+            .fold(0, |sum, held| sum.saturating_add(held.memory.0)),
+    )
+}
+
+/// What is held beyond the bound, a context, and what drivers hold for each process. The last is bounded, because
+/// processes cost a tenant nothing.
+fn beyond(processes: &[Held], bound: Bytes, context: Bytes) -> Bytes {
+    let holders = processes.iter().filter(|held| !held.memory.is_zero()).count() as u64;
+    let most = TOLERANCE.0.max(bound.0 / 8);
+    let of_driver = TOLERANCE.0.saturating_mul(holders).min(most);
+    let may = bound.0.saturating_add(context.0).saturating_add(of_driver);
+    Bytes(sum(processes).0.saturating_sub(may))
+}

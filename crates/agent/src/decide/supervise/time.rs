@@ -1,0 +1,276 @@
+//! The time of a supervised slice on one device: when it is frozen because its processes took time past the gate, and
+//! when that is paid back.
+//!
+//! Two balances are kept. `uncharged` is the driver's figure of use less what the slice was charged for its leases. An
+//! honest slice's is never far above zero, because a lease is charged in full. `beyond` is the use less the slice's
+//! share of the time. A slice is guilty when both are above a bound on two looks in a row: it passes the gate, and it has
+//! more than its share by that. From then on its debt is counted, without any tolerance.
+
+use std::collections::HashMap;
+
+use super::ProcessId;
+
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLISECOND;
+/// The use past the gate that proves nothing: kernels that outlast their leases, and figures of different moments.
+pub(crate) const TOLERANCE: u64 = 150 * MILLISECOND;
+/// The same where the driver samples its figures.
+const TOLERANCE_OF_RATES: u64 = 1500 * MILLISECOND;
+/// The part of the time that is forgiven, in parts of 10,000: rounding by drivers.
+const FORGIVEN_OF_TOTAL: u64 = 200;
+const FORGIVEN_OF_RATE: u64 = 2500;
+/// A slice that passed the gate is kept to this part of its share, in parts of 10,000, so that its share holds from the
+/// burst on.
+const KEPT_TO: u64 = 9000;
+/// The credit at which a frozen slice runs again.
+const CREDIT: u64 = 30 * MILLISECOND;
+/// No more is ever owed: each debt ends.
+const MOST_OWED: u64 = 20 * SECOND;
+/// The charge that may be saved up for later use, beside the driver's delay.
+const SLACK: u64 = 250 * MILLISECOND;
+/// The longest delay of a driver's figures that is believed.
+const LONGEST_DELAY: u64 = 5 * SECOND;
+/// A slice that took no more than its share for so long is taken for an honest one again.
+const PROBATION: u64 = 10 * SECOND;
+/// For how long work goes on that was launched while the gate was open.
+const IN_FLIGHT: u64 = 5 * SECOND;
+/// A slice whose use grows for so long while it is frozen does not stand still: its freeze is of no use.
+const FREEZE_FAILS: u64 = 10 * SECOND;
+
+/// The driver's figure of a process's use of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Used {
+    /// Nanoseconds in all.
+    Total(u64),
+    /// Its part of the time of late, in parts of 10,000.
+    Rate(u32),
+}
+
+/// The figures of one look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look<'a> {
+    /// When, in nanoseconds.
+    pub at: u64,
+    /// Its processes on the device. Each is vouched for at this look.
+    pub used: &'a [(ProcessId, Used)],
+    /// What the slice was charged for leases of the device so far, in nanoseconds.
+    pub charged: u64,
+    /// Its share of the device, in parts of 10,000.
+    pub share: u32,
+    /// Whether use beyond the share takes from others, or is forbidden: a hard cap, or others want the device.
+    pub counts: bool,
+    /// Its gate is open: nothing is charged, and nothing is owed.
+    pub is_open: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing.
+    Nothing,
+    /// The slice owes time, in nanoseconds: its processes are to be stopped, or stay stopped.
+    Freeze(u64),
+    /// Its debt is paid: its processes are to go on.
+    Thaw,
+    /// It is stopped and uses the device on and on.
+    Fails,
+}
+
+#[derive(Clone, Debug)]
+struct Before {
+    at: u64,
+    charged: u64,
+    totals: HashMap<ProcessId, u64>,
+    /// When its totals last moved.
+    moved_at: u64,
+}
+
+/// What earlier looks at the slice on the device saw.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Time {
+    before: Option<Before>,
+    uncharged: i64,
+    beyond: u64,
+    /// The longest time for which the slice was charged and the driver's figures stood still.
+    delay: u64,
+    /// On the last look both balances were above their bounds.
+    suspected: bool,
+    /// What it owes; below zero it has credit. None while it is taken for honest.
+    debt: Option<i64>,
+    owed_at: u64,
+    /// Since when its use has grown while it was frozen.
+    resists_since: Option<u64>,
+    frozen: bool,
+    /// Until then, use may be of launches that were made while the gate was open.
+    in_flight_until: u64,
+}
+
+impl Time {
+    /// Whether it is to be stopped now.
+    #[cfg(test)]
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// Whether it owes time, or owed some a moment ago.
+    pub fn pays(&self) -> bool {
+        self.debt.is_some()
+    }
+
+    /// Whether it is suspected or guilty: looks come faster.
+    pub fn is_watched(&self) -> bool {
+        self.suspected || self.debt.is_some()
+    }
+
+    /// Takes the figures of a look.
+    pub fn look(&mut self, look: &Look<'_>) -> Step {
+        if look.is_open {
+            let was_frozen = self.frozen;
+            *self = Self {
+                in_flight_until: look.at.saturating_add(IN_FLIGHT),
+                ..Self::default()
+            };
+            return if was_frozen { Step::Thaw } else { Step::Nothing };
+        }
+        let Some((time, used, charged)) = self.since_last(look) else {
+            return Step::Nothing;
+        };
+        let rates = look.used.iter().any(|(_, used)| matches!(used, Used::Rate(_)));
+        let share = |of: u64| part(time, u64::from(look.share.clamp(100, 10_000)) * of / 10_000);
+        if look.at < self.in_flight_until {
+            if used <= charged.saturating_add(time / 10) {
+                self.in_flight_until = 0;
+            }
+            return Step::Nothing;
+        }
+        if self.debt.is_some() {
+            return self.pay(look, used, charged.max(share(KEPT_TO)), time);
+        }
+        let (tolerance, forgiven) = match rates {
+            true => (TOLERANCE_OF_RATES, part(time, FORGIVEN_OF_RATE)),
+            false => (TOLERANCE, part(time, FORGIVEN_OF_TOTAL)),
+        };
+        let saved = signed(SLACK.saturating_add(self.delay));
+        let uncharged = self.uncharged.saturating_add(signed(used));
+        let uncharged = uncharged.saturating_sub(signed(charged.saturating_add(forgiven)));
+        self.uncharged = uncharged.clamp(-saved, signed(MOST_OWED));
+        let beyond = self.beyond.saturating_add(used).saturating_sub(share(10_000));
+        self.beyond = if look.counts { beyond.min(MOST_OWED) } else { 0 };
+        let suspected = self.uncharged > signed(tolerance) && self.beyond > tolerance;
+        let guilty = suspected && self.suspected;
+        self.suspected = suspected;
+        if !guilty {
+            return Step::Nothing;
+        }
+        let owed = signed(self.beyond).min(self.uncharged);
+        self.debt = Some(owed);
+        self.owed_at = look.at;
+        self.frozen = true;
+        self.resists_since = None;
+        Step::Freeze(self.beyond)
+    }
+
+    /// Time, use and charge since the last look; none at the first.
+    fn since_last(&mut self, look: &Look<'_>) -> Option<(u64, u64, u64)> {
+        let mut totals = HashMap::with_capacity(look.used.len());
+        let before = self.before.take();
+        let time = before
+            .as_ref()
+            .map_or(0, |before| look.at.saturating_sub(before.at));
+        let (mut used, mut rate) = (0_u64, 0_u64);
+        for (id, figure) in look.used {
+            match figure {
+                Used::Total(total) => {
+                    let first = before.as_ref().and_then(|before| before.totals.get(id));
+                    used = used.saturating_add(match first {
+                        Some(first) => total.saturating_sub(*first),
+                        // A process that was not there before has started since, or was not known to be the slice's:
+                        // what it used earlier was charged earlier.
+                        None => (*total).min(time),
+                    });
+                    // A figure that goes back and comes again is counted once.
+                    totals.insert(*id, first.map_or(*total, |first| *first.max(total)));
+                }
+                Used::Rate(parts) => rate = rate.saturating_add(part(time, u64::from(*parts))),
+            }
+        }
+        let moved = used > 0 || before.is_none();
+        let moved_at = match &before {
+            Some(before) if !moved => before.moved_at,
+            _ => look.at,
+        };
+        let Some(before) = before else {
+            self.before = Some(Before {
+                at: look.at,
+                charged: look.charged,
+                totals,
+                moved_at,
+            });
+            return None;
+        };
+        let charged = look.charged.saturating_sub(before.charged);
+        // A driver that tells late tells of all the time since it last told, and of no more.
+        let told_of = look.at.saturating_sub(before.moved_at);
+        if charged > 0 && !moved && rate == 0 && !self.frozen {
+            self.delay = self.delay.max(told_of).min(LONGEST_DELAY);
+        }
+        let used = used.min(told_of).saturating_add(rate.min(time));
+        self.before = Some(Before {
+            at: look.at,
+            charged: look.charged,
+            totals,
+            moved_at,
+        });
+        Some((time, used, charged))
+    }
+
+    /// The debt goes on: what is used adds to it, what the slice may have pays it back.
+    fn pay(&mut self, look: &Look<'_>, used: u64, paid: u64, time: u64) -> Step {
+        // Where no other wants the device, nothing is taken from them.
+        let paid = if look.counts { paid } else { time.max(paid) };
+        let debt = self.debt.unwrap_or(0).saturating_add(signed(used));
+        let debt = debt.saturating_sub(signed(paid));
+        let debt = debt.clamp(-signed(CREDIT), signed(MOST_OWED));
+        self.debt = Some(debt);
+        if used > 0 && debt > 0 {
+            self.owed_at = look.at;
+        }
+        if !self.frozen {
+            if debt > 0 {
+                self.frozen = true;
+                self.resists_since = None;
+                return Step::Freeze(debt.unsigned_abs());
+            }
+            if look.at.saturating_sub(self.owed_at) > PROBATION {
+                *self = Self {
+                    before: self.before.take(),
+                    delay: self.delay,
+                    ..Self::default()
+                };
+            }
+            return Step::Nothing;
+        }
+        if debt <= -signed(CREDIT) {
+            self.frozen = false;
+            return Step::Thaw;
+        }
+        // A tenth of the time may be what was in flight.
+        if used > time / 10 {
+            let since = *self.resists_since.get_or_insert(look.at);
+            if look.at.saturating_sub(since) >= FREEZE_FAILS {
+                return Step::Fails;
+            }
+        } else {
+            self.resists_since = None;
+        }
+        Step::Freeze(debt.max(0).unsigned_abs())
+    }
+}
+
+fn part(time: u64, parts: u64) -> u64 {
+    (u128::from(time) * u128::from(parts) / 10_000) as u64
+}
+
+fn signed(time: u64) -> i64 {
+    i64::try_from(time).unwrap_or(i64::MAX)
+}

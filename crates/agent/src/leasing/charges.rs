@@ -1,0 +1,63 @@
+//! What slices were charged for their leases, for the supervisor of those that are supervised.
+
+use divvy_arbiter::{Cap, Event, Nanos, Standing, TenantId};
+
+use super::Leasing;
+use super::state::State;
+
+/// A slice's leases of one device, so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// The slice, by id.
+    pub slice_id: String,
+    /// The device, by UUID.
+    pub device_uuid: String,
+    /// The charge, in nanoseconds.
+    pub charged: Nanos,
+    /// Its share of the device's time at present, in parts of 10,000.
+    pub share: u32,
+    /// Use beyond the share is forbidden, or others want the device.
+    pub counts: bool,
+    /// Its gate is open: nothing is charged.
+    pub is_open: bool,
+}
+
+impl Leasing {
+    /// The charges of every slice that leases, up to now.
+    pub fn charges(&self) -> Vec<Charge> {
+        self.with(State::charges)
+    }
+}
+
+impl State {
+    fn charges(&mut self, now: Nanos) -> Vec<Charge> {
+        self.tell(now, &Event::Time);
+        let mut all = Vec::new();
+        for (number, leaseholder) in &self.leaseholders {
+            let wanted_by_others = |device| {
+                let others = self.leaseholders.keys().filter(|other| *other != number);
+                others
+                    .filter_map(|other| self.arbiter.view(TenantId(*other), device))
+                    .any(|view| !matches!(view.standing, Standing::Idle))
+            };
+            let terms = &leaseholder.held_to;
+            for account in &leaseholder.accounts {
+                let view = self.arbiter.view(TenantId(*number), account.device);
+                let promised = terms.share().map_or(0, |share| u32::from(share.parts()));
+                all.push(Charge {
+                    slice_id: leaseholder.member.id.clone(),
+                    device_uuid: self
+                        .devices
+                        .get(account.device.0 as usize)
+                        .cloned()
+                        .unwrap_or_default(),
+                    charged: view.map_or(0, |view| u64::try_from(view.charged).unwrap_or(u64::MAX)),
+                    share: promised.max(account.effective),
+                    counts: matches!(terms.cap, Cap::Hard) || wanted_by_others(account.device),
+                    is_open: leaseholder.lone || view.is_none(),
+                });
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,161 @@
+//! Slices whose processes are stopped. What is stopped is written down first, so that the next agent lets it go on where
+//! this one dies. A process that its user has stopped is not among them.
+
+use std::collections::HashMap;
+
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::register::{Register, Slices, may_signal};
+use crate::decide::supervise::ProcessId;
+use crate::life::records;
+use crate::start::rundir::RunDir;
+use crate::system::procs::Stat;
+use crate::system::watched::Watched;
+
+/// How often new processes are looked for while a slice is being stopped. Each look finds the children of what the look
+/// before has not stopped.
+const ROUNDS: usize = 16;
+
+/// A process that was stopped, as it is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stopped {
+    pid: u32,
+    start_ticks: u64,
+    uid: u32,
+    in_container: bool,
+}
+
+impl Stopped {
+    /// Lets it go on, if it is the process that was stopped.
+    fn release(&self) {
+        if let Some(process) = Watched::again(self.pid, self.start_ticks)
+            && may_signal(self.pid, self.uid, self.in_container)
+        {
+            process.signal_as(self.in_container, self.uid, Signal::CONT);
+        }
+    }
+}
+
+/// The stopped processes of each slice, by the slice's id, parents first.
+#[derive(Debug)]
+pub(super) struct Freezer {
+    run: RunDir,
+    stopped: HashMap<String, Vec<Stopped>>,
+}
+
+impl Freezer {
+    /// Lets all go on that an earlier agent stopped.
+    pub fn open(run: RunDir) -> Self {
+        let left = records::stored_frozen::<Stopped>(&run);
+        left.iter().rev().for_each(Stopped::release);
+        let freezer = Self {
+            run,
+            stopped: HashMap::new(),
+        };
+        if !left.is_empty() {
+            tracing::warn!(
+                count = left.len(),
+                "processes that an earlier agent had stopped go on"
+            );
+            freezer.store();
+        }
+        freezer
+    }
+
+    /// The slices that are frozen.
+    pub fn ids(&self) -> Vec<String> {
+        self.stopped.keys().cloned().collect()
+    }
+
+    /// Stops the slice's processes, and those that came since, until no other is found. Returns how many are stopped.
+    pub fn stop(
+        &mut self,
+        slice: &divvy_model::SliceRecord,
+        register: &mut Register,
+        slices: &Slices<'_>,
+        users: &[ProcessId],
+    ) -> usize {
+        self.stopped.entry(slice.id.clone()).or_default();
+        // A signal takes effect a moment later.
+        let mut signalled: Vec<ProcessId> = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut found = register.members(slice, slices);
+            // A `divvy run` that uses the device itself is a program like any other.
+            found.extend(
+                users
+                    .iter()
+                    .filter(|id| !found.contains(id))
+                    .copied()
+                    .collect::<Vec<_>>(),
+            );
+            let running: Vec<ProcessId> = found
+                .into_iter()
+                .filter(|id| !signalled.contains(id) && runs(*id))
+                .collect();
+            if running.is_empty() {
+                break;
+            }
+            let of_slice = self.stopped.entry(slice.id.clone()).or_default();
+            let before = of_slice.len();
+            for id in &running {
+                let Some(vouched) = register.get(*id) else {
+                    continue;
+                };
+                let (uid, in_container) = vouched.owner();
+                let stopped = Stopped {
+                    pid: id.pid,
+                    start_ticks: id.start_ticks,
+                    uid,
+                    in_container,
+                };
+                if !of_slice.contains(&stopped) {
+                    of_slice.push(stopped);
+                }
+            }
+            if of_slice.len() > before && !self.store() {
+                // What is not written down might stay stopped for ever.
+                self.stopped.entry(slice.id.clone()).or_default().truncate(before);
+                break;
+            }
+            for id in running {
+                let _sent = register
+                    .get(id)
+                    .is_some_and(|vouched| vouched.signal(id, Signal::STOP));
+                signalled.push(id);
+            }
+        }
+        self.stopped.get(&slice.id).map_or(0, Vec::len)
+    }
+
+    /// Lets the slice's processes go on, children first: a shell then finds no child stopped.
+    pub fn release(&mut self, slice: &str) {
+        if let Some(stopped) = self.stopped.remove(slice) {
+            stopped.iter().rev().for_each(Stopped::release);
+            self.store();
+        }
+    }
+
+    /// Lets all go on.
+    pub fn release_all(&mut self) {
+        for slice in self.ids() {
+            self.release(&slice);
+        }
+    }
+
+    fn store(&self) -> bool {
+        let all: Vec<Stopped> = self.stopped.values().flatten().copied().collect();
+        let stored = records::store_frozen(&self.run, &all);
+        if let Err(fault) = &stored {
+            tracing::warn!("{fault}: {}", fault.causes.join(": "));
+        }
+        stored.is_ok()
+    }
+}
+
+/// Whether it is neither stopped, by us or by its user, nor ended.
+fn runs(id: ProcessId) -> bool {
+    Stat::of(id.pid).is_ok_and(|stat| {
+        stat.start_ticks == id.start_ticks && !stat.has_ended() && !matches!(stat.state, 'T' | 't')
+    })
+}

@@ -1,0 +1,234 @@
+//! The processes that the kernel vouches for as a slice's. Only these are ever signalled.
+//!
+//! A process is pinned first, and its ancestors are read after that. Where the pinned process and the `divvy run` above
+//! it both live behind the walk, every number in between meant the process that it was taken for. A process that was
+//! vouched for once stays its slice's, and so do its children, though their `divvy run` ends.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use divvy_model::SliceRecord;
+use rustix::process::Signal;
+
+use crate::decide::supervise::ProcessId;
+use crate::files::kernel;
+use crate::life::members::{Members, roots};
+use crate::lookout::bypass::containers;
+use crate::system::privilege;
+use crate::system::procs::{self, Life, Stat};
+use crate::system::watched::Watched;
+
+/// How long a process that no slice has is not looked for in containers again. Such a look reads all of /proc.
+const ASKED: Duration = Duration::from_secs(1);
+
+/// A process of a slice, pinned.
+#[derive(Debug)]
+pub(super) struct Vouched {
+    watched: Watched,
+    /// Its slice, by id.
+    pub slice: String,
+    /// The slice's user.
+    uid: u32,
+    /// The `divvy run` that it is below, by process id.
+    pub run: Option<u32>,
+    /// It may belong to another user than the slice's: it is a container's.
+    in_container: bool,
+}
+
+impl Vouched {
+    /// Sends it a signal, where the slice's user might do so as well: the process has its real user, or it is a
+    /// container's. Returns whether it was sent.
+    pub fn signal(&self, id: ProcessId, signal: Signal) -> bool {
+        // The pinned process is the one that was looked at, whatever has its number now.
+        let is_same = Stat::of(id.pid).is_ok_and(|stat| stat.start_ticks == id.start_ticks);
+        is_same
+            && may_signal(id.pid, self.uid, self.in_container)
+            && self.watched.life() == Life::Alive
+            && self.watched.signal_as(self.in_container, self.uid, signal)
+    }
+
+    fn lives(&self) -> bool {
+        self.watched.is_alive()
+    }
+
+    /// The slice's user, and whether it is a container's.
+    pub fn owner(&self) -> (u32, bool) {
+        (self.uid, self.in_container)
+    }
+}
+
+/// Whether this user might signal the process, as kill(2) has it; or it is a container's.
+pub(super) fn may_signal(pid: u32, uid: u32, in_container: bool) -> bool {
+    real_user(pid) == Some(uid) || (in_container && is_in_container(pid))
+}
+
+fn real_user(pid: u32) -> Option<u32> {
+    let status = kernel::text(pid, "status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// A process that connects to a slice's socket is not the slice's for that where it is one of the host.
+fn is_in_container(pid: u32) -> bool {
+    match privilege::mount_namespaces(&[pid, std::process::id(), 1])[..] {
+        [its, ours, first] => its != 0 && its != ours && its != first,
+        _ => false,
+    }
+}
+
+/// The slices at one look: their records, and the `divvy run`s that live.
+pub(super) struct Slices<'a> {
+    records: &'a [SliceRecord],
+    runs: Vec<(Watched, &'a SliceRecord)>,
+    members: &'a Members,
+}
+
+impl<'a> Slices<'a> {
+    pub fn of(records: &'a [SliceRecord], members: &'a Members) -> Self {
+        let runs = records
+            .iter()
+            .flat_map(|record| roots(record).into_iter().map(move |run| (run, record)));
+        Self {
+            records,
+            runs: runs.collect(),
+            members,
+        }
+    }
+
+    /// Whether this is a `divvy run`.
+    fn is_run(&self, pid: u32) -> bool {
+        self.runs.iter().any(|(run, _)| run.pid() == pid)
+    }
+}
+
+/// All that were vouched for and live.
+#[derive(Debug, Default)]
+pub(super) struct Register {
+    known: HashMap<ProcessId, Vouched>,
+    /// Processes that were in no slice, and when that was last looked for in containers.
+    strangers: HashMap<ProcessId, Instant>,
+}
+
+impl Register {
+    /// Forgets what has ended.
+    pub fn settle(&mut self) {
+        self.known.retain(|_, vouched| vouched.lives());
+        self.strangers.retain(|_, asked| asked.elapsed() < ASKED);
+    }
+
+    pub fn get(&self, id: ProcessId) -> Option<&Vouched> {
+        self.known.get(&id)
+    }
+
+    /// The process that has this number now, where it is a slice's: the innermost one's.
+    pub fn find(&mut self, pid: u32, slices: &Slices<'_>) -> Option<ProcessId> {
+        let stat = Stat::of(pid).ok().filter(|stat| !stat.has_ended())?;
+        let id = ProcessId {
+            pid,
+            start_ticks: stat.start_ticks,
+        };
+        if self.known.get(&id).is_some_and(Vouched::lives) {
+            return Some(id);
+        }
+        let watched = Watched::again(pid, id.start_ticks)?;
+        let found = self
+            .below(id, &watched, slices)
+            .or_else(|| self.elsewhere(id, &watched, slices));
+        let (slice, uid, run, in_container) = found?;
+        // It lives behind all that was read: the number meant this process.
+        if watched.life() != Life::Alive {
+            return None;
+        }
+        self.known.insert(
+            id,
+            Vouched {
+                watched,
+                slice,
+                uid,
+                run,
+                in_container,
+            },
+        );
+        Some(id)
+    }
+
+    /// The slice of the nearest `divvy run`, or process that was vouched for, above it or that it is.
+    fn below(&self, id: ProcessId, watched: &Watched, slices: &Slices<'_>) -> Option<Found> {
+        let mut chain = vec![id.pid];
+        chain.extend(procs::ancestors(id.pid, id.start_ticks).ok()?);
+        for at in chain {
+            if let Some((run, record)) = slices.runs.iter().find(|(run, _)| run.pid() == at) {
+                let both = run.life() == Life::Alive && watched.life() == Life::Alive;
+                return both.then(|| (record.id.clone(), record.uid, Some(at), false));
+            }
+            let known = self.known.iter().find(|(known, _)| known.pid == at);
+            if let Some((_, known)) = known.filter(|(_, known)| known.watched.life() == Life::Alive) {
+                return Some((known.slice.clone(), known.uid, known.run, known.in_container));
+            }
+        }
+        None
+    }
+
+    /// The lasting slice that it has attached to, or whose container it is in.
+    fn elsewhere(&mut self, id: ProcessId, watched: &Watched, slices: &Slices<'_>) -> Option<Found> {
+        let lasting = || slices.records.iter().filter(|record| record.lasting);
+        let of = |record: &SliceRecord| (record.id.clone(), record.uid, None, true);
+        if let Some(record) = lasting().find(|record| slices.members.roster.has(&record.id, id.pid)) {
+            return Some(of(record));
+        }
+        if self.strangers.contains_key(&id) || watched.life() != Life::Alive {
+            return None;
+        }
+        let inside =
+            |record: &&SliceRecord| containers::members(&slices.members.run, record).contains(&id.pid);
+        let found = lasting().find(inside);
+        if found.is_none() {
+            self.strangers.insert(id, Instant::now());
+        }
+        found.map(of)
+    }
+
+    /// The processes of a slice that live now, except its `divvy run`s, parents first. Processes that start meanwhile are
+    /// missed: the caller looks again.
+    pub fn members(&mut self, slice: &SliceRecord, slices: &Slices<'_>) -> Vec<ProcessId> {
+        let mut found: Vec<ProcessId> = Vec::new();
+        let mut pids = slices.members.of(slice);
+        if slice.lasting {
+            pids.extend(containers::members(&slices.members.run, slice));
+        }
+        for pid in pids {
+            if slices.is_run(pid) {
+                continue;
+            }
+            let id = self.find(pid, slices);
+            if let Some(id) = id.filter(|id| self.is_of(*id, &slice.id) && !found.contains(id)) {
+                found.push(id);
+            }
+        }
+        // Those whose `divvy run` has ended, and their children.
+        let known = self.known.iter().filter(|(_, vouched)| vouched.slice == slice.id);
+        let lost: Vec<u32> = known
+            .map(|(id, _)| id.pid)
+            .filter(|pid| !slices.is_run(*pid))
+            .collect();
+        for pid in lost {
+            let of_tree = if found.iter().any(|id| id.pid == pid) {
+                Vec::new()
+            } else {
+                procs::tree(pid, std::process::id())
+            };
+            for pid in of_tree {
+                let id = self.find(pid, slices).filter(|id| self.is_of(*id, &slice.id));
+                found.extend(id.filter(|id| !found.contains(id) && !slices.is_run(id.pid)));
+            }
+        }
+        found
+    }
+
+    fn is_of(&self, id: ProcessId, slice: &str) -> bool {
+        self.known.get(&id).is_some_and(|vouched| vouched.slice == slice)
+    }
+}
+
+/// A slice by id, its user, the `divvy run` above, and whether the process is a container's.
+type Found = (String, u32, Option<u32>, bool);

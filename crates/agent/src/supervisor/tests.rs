@@ -1,0 +1,296 @@
+//! The register and the freezer over real processes, whose numbers are used again and again.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use divvy_model::SliceRecord;
+use rustix::process::Signal;
+
+use super::freezer::Freezer;
+use super::register::{Register, Slices};
+use crate::decide::supervise::ProcessId;
+use crate::life::members::{Members, Roster};
+use crate::start::rundir::RunDir;
+use crate::system::procs::{Stat, start_ticks};
+
+/// Random steps in this process's own numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n.max(1) as u64) as usize
+    }
+}
+
+/// A shell in the place of a `divvy run`: it starts programs, ends them and waits for them when told to.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn start() -> Self {
+        let mut child = Command::new("sh")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, input, output }
+    }
+
+    fn told(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").expect("it reads");
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).expect("it answers");
+        answer.trim().to_owned()
+    }
+
+    fn spawn(&mut self) -> u32 {
+        self.told("sleep 600 >/dev/null & echo $!")
+            .parse()
+            .expect("a number")
+    }
+
+    fn end(&mut self, pid: u32) {
+        self.told(&format!(
+            "kill -9 {pid} 2>/dev/null; wait {pid} 2>/dev/null; echo gone"
+        ));
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn slice(id: &str, run: u32) -> SliceRecord {
+    let mut slice: SliceRecord = serde_json::from_value(serde_json::json!({
+        "id": id, "name": id, "uid": rustix::process::getuid().as_raw(), "device_uuid": "GPU-0",
+        "memory_limit_bytes": 1, "memory_used_bytes": 0, "isolation": "supervised", "policy": "strict",
+        "created_at": "", "page_server_pid": run, "processes": [],
+    }))
+    .expect("a record");
+    slice.page_server_start_ticks = start_ticks(run).expect("it lives");
+    slice
+}
+
+fn members(folder: &std::path::Path) -> Members {
+    Members {
+        run: RunDir::open(&folder.join("run")).expect("a run directory"),
+        roster: Roster::default(),
+    }
+}
+
+fn is_stopped(pid: u32) -> bool {
+    Stat::of(pid).is_ok_and(|stat| stat.state == 'T')
+}
+
+fn until(what: impl Fn() -> bool) {
+    let begin = std::time::Instant::now();
+    while !what() {
+        assert!(begin.elapsed().as_secs() < 20, "it never comes");
+        std::thread::yield_now();
+    }
+}
+
+/// Programs come and go inside two slices and outside of all, with numbers that are used again at once. None but a
+/// slice's own program is ever found, stopped or ended. DIVVY_TEST_RUNS says for how many runs.
+#[test]
+fn no_innocent_process_is_touched_though_numbers_are_used_again() {
+    const INSIDE: &str = "DIVVY_TEST_IN_NAMESPACE";
+    let name = "no_innocent_process_is_touched_though_numbers_are_used_again";
+    if std::env::var_os(INSIDE).is_some() {
+        return innocents();
+    }
+    let again = divvy_own_process::command(name);
+    let mut apart = Command::new("unshare");
+    apart.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    apart.arg(again.get_program()).args(again.get_args());
+    let possible = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "true"])
+        .status();
+    if !possible.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no namespace of processes may be made here");
+        return;
+    }
+    let output = apart.env(INSIDE, "1").output().expect("it starts again");
+    divvy_own_process::assert_passed(name, &output);
+}
+
+fn innocents() {
+    let runs: usize = std::env::var("DIVVY_TEST_RUNS").map_or(400, |runs| runs.parse().expect("a number"));
+    // A namespace has its own since Linux 6.14.
+    let small = std::fs::write("/proc/sys/kernel/pid_max", "400").is_ok();
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut shells = [Shell::start(), Shell::start()];
+    let records: Vec<SliceRecord> = shells
+        .iter()
+        .zip(["0123abcd", "4567cdef"])
+        .map(|(shell, id)| slice(id, shell.child.id()))
+        .collect();
+    let slices = Slices::of(&records, &members);
+    let mut register = Register::default();
+    let mut freezer = Freezer::open(members.run.clone());
+    let mut inside: HashMap<u32, usize> = HashMap::new();
+    let mut outside: HashMap<u32, Child> = HashMap::new();
+    let mut seen: Vec<ProcessId> = Vec::new();
+    let (mut reused, mut ended) = (0, 0);
+    for run in 0..runs {
+        for _ in 0..4 {
+            match dice.below(4) {
+                0 if inside.len() < 30 => {
+                    let of = dice.below(2);
+                    inside.insert(shells[of].spawn(), of);
+                }
+                1 if outside.len() < 30 => {
+                    let child = Command::new("sleep").arg("600").spawn().expect("it starts");
+                    outside.insert(child.id(), child);
+                }
+                2 => {
+                    let one = inside.keys().nth(dice.below(inside.len())).copied();
+                    if let Some(pid) = one {
+                        shells[inside.remove(&pid).expect("it is there")].end(pid);
+                    }
+                }
+                _ => {
+                    let one = outside.keys().nth(dice.below(outside.len())).copied();
+                    if let Some(mut child) = one.and_then(|pid| outside.remove(&pid)) {
+                        child.kill().expect("ours");
+                        child.wait().expect("reaped");
+                    }
+                }
+            }
+        }
+        if run.is_multiple_of(3) {
+            register.settle();
+        }
+        // Numbers as a driver may name them: present ones and past ones.
+        let pid = dice.below(400) as u32 + 1;
+        for pid in [pid, 1, std::process::id()]
+            .into_iter()
+            .chain(inside.keys().copied())
+        {
+            let found = register.find(pid, &slices);
+            let expected = inside.get(&pid).copied();
+            let of_run = shells.iter().position(|shell| shell.child.id() == pid);
+            let of = found.and_then(|id| Some(register.get(id)?.slice.clone()));
+            let of = of.and_then(|of| records.iter().position(|record| record.id == of));
+            assert_eq!(of, expected.or(of_run), "run {run}, process {pid}");
+            seen.extend(found.filter(|id| of_run.is_none() && !seen.contains(id)));
+        }
+        reused += seen.iter().filter(|id| outside.contains_key(&id.pid)).count();
+        match dice.below(3) {
+            0 => {
+                // An order that comes late: the process may be gone, and its number another's.
+                let newest = seen
+                    .len()
+                    .saturating_sub(if dice.below(2) == 0 { 4 } else { seen.len() });
+                let among = seen.len() - newest;
+                let Some(id) = seen.get(newest + dice.below(among)).copied() else {
+                    continue;
+                };
+                let sent = register
+                    .get(id)
+                    .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
+                if sent {
+                    let of = inside.remove(&id.pid).expect("only a slice's own is signalled");
+                    shells[of].end(id.pid);
+                    ended += 1;
+                }
+            }
+            1 => {
+                let of = dice.below(2);
+                freezer.stop(&records[of], &mut register, &slices, &[]);
+                let own = || {
+                    inside
+                        .iter()
+                        .filter(|(_, slice)| **slice == of)
+                        .map(|(pid, _)| *pid)
+                };
+                until(|| own().all(is_stopped));
+                let others = inside
+                    .iter()
+                    .filter(|(_, slice)| **slice != of)
+                    .map(|(pid, _)| *pid);
+                for pid in others
+                    .chain(outside.keys().copied())
+                    .chain([shells[of].child.id()])
+                {
+                    assert!(!is_stopped(pid), "run {run}, process {pid}");
+                }
+                freezer.release(&records[of].id);
+                until(|| !own().any(is_stopped));
+            }
+            _ => {}
+        }
+        for (pid, child) in &mut outside {
+            assert!(
+                child.try_wait().expect("ours").is_none(),
+                "run {run}: {pid} was ended"
+            );
+        }
+    }
+    eprintln!("{runs} runs: {ended} ended, {reused} times a number was another's, small pid_max: {small}");
+    assert!(ended > 0 && (!small || reused > 0), "{ended} {reused}");
+    for child in outside.values_mut() {
+        let _ended = child.kill();
+        let _reaped = child.wait();
+    }
+}
+
+#[test]
+fn what_its_user_has_stopped_is_not_let_go_on_and_what_an_agent_left_stopped_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let mut shell = Shell::start();
+    let records = [slice("0123abcd", shell.child.id())];
+    let slices = Slices::of(&records, &members);
+    let (by_user, by_us) = (shell.spawn(), shell.spawn());
+    let mut register = Register::default();
+    let stop = register.find(by_user, &slices).expect("it is the slice's");
+    assert!(register.get(stop).expect("known").signal(stop, Signal::STOP));
+    until(|| is_stopped(by_user));
+    let mut freezer = Freezer::open(members.run.clone());
+    assert_eq!(freezer.stop(&records[0], &mut register, &slices, &[]), 1);
+    until(|| is_stopped(by_us));
+    assert!(!is_stopped(shell.child.id()));
+    // The agent dies, and another comes.
+    drop(freezer);
+    let next = Freezer::open(members.run.clone());
+    until(|| !is_stopped(by_us));
+    assert!(is_stopped(by_user) && next.ids().is_empty());
+    // A process whose `divvy run` is gone stays the slice's.
+    shell.child.kill().expect("ours");
+    shell.child.wait().expect("reaped");
+    assert!(register.find(by_us, &slices).is_some());
+    for pid in [by_us, by_user] {
+        let id = register.find(pid, &slices).expect("known");
+        assert!(register.get(id).expect("known").signal(id, Signal::KILL));
+    }
+}
+
+#[test]
+fn another_users_process_below_a_divvy_run_is_not_signalled() {
+    assert!(super::register::may_signal(
+        std::process::id(),
+        rustix::process::getuid().as_raw(),
+        false
+    ));
+    assert!(!super::register::may_signal(std::process::id(), 4_000_000, false));
+    assert!(
+        !super::register::may_signal(std::process::id(), 4_000_000, true),
+        "it is in no container"
+    );
+    assert!(!super::register::may_signal(u32::MAX, 0, true));
+}

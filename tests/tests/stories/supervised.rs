@@ -1,0 +1,359 @@
+//! Programs in supervised slices that set out to have more than their slice. Each is judged by the device's own figures.
+//!
+//! An attacker reaches the emulated device by its driver's library, without the limiter: a static program does the same
+//! on a GPU, and the agent cannot tell them apart, because it asks the device and not the program.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use divvy_device::usage_in;
+use divvy_tests::MIB;
+use divvy_tests::build::binaries;
+use divvy_tests::clients::{probe, python_tenant, spinner, system_python};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::tenant::Tenant;
+use divvy_tests::wait::until;
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::compute::{DEVICE, MS, busy, engine, had, spinning};
+
+/// The slice's memory.
+const LIMIT: u64 = 1024 * MIB;
+/// What its driver may hold beside that.
+const ALLOWED: u64 = LIMIT / 8;
+
+/// A slice of 1 GiB that is supervised, with more words, and a program that nothing else ends.
+fn supervised(host: &Host, name: &str, words: &[&str]) -> Command {
+    let mut command = host.divvy([
+        "run",
+        "--name",
+        name,
+        "--memory",
+        "1GiB",
+        "--isolation",
+        "supervised",
+    ]);
+    command.args(["--policy", "best-effort"]).args(words).arg("--");
+    command
+}
+
+/// The folder of the emulated driver under the name of NVIDIA's, with no limiter before it.
+fn driver(host: &Host) -> PathBuf {
+    let folder = host.folder().join("driver");
+    if !folder.exists() {
+        std::fs::create_dir(&folder).expect("made");
+        let driver = binaries().join("libdivvy_emulated_cuda.so");
+        std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("linked");
+    }
+    folder
+}
+
+/// As a static program is: neither preloaded nor linked with the limiter.
+fn bare(command: &mut Command, host: &Host) {
+    let path = format!("LD_LIBRARY_PATH={}", driver(host).display());
+    command.args(["env", "-u", "LD_PRELOAD", "-u", "DIVVY_SLICE", &path]);
+}
+
+/// The memory of all processes on the host's device but `others`, by the device's own account.
+fn held(host: &Host, others: &[u32]) -> u64 {
+    let directory = host.run_directory();
+    let device = divvy_device::devices("h100", &directory).expect("a device")[0].uuid;
+    let usage = usage_in(&directory, &device.to_string()).expect("the device's page");
+    let processes = usage.processes.iter();
+    processes
+        .filter(|process| !others.contains(&process.pid))
+        .map(|process| process.used_bytes)
+        .sum()
+}
+
+/// Looks at the device for so long. Returns the longest time on end for which more than the slice's memory was held, and
+/// the most that was.
+fn longest_beyond(host: &Host, others: &[u32], seconds: u64) -> (Duration, u64) {
+    let begin = Instant::now();
+    let (mut longest, mut since, mut most) = (Duration::ZERO, None, 0);
+    while begin.elapsed() < Duration::from_secs(seconds) {
+        let held = held(host, others);
+        most = most.max(held);
+        if held > LIMIT + ALLOWED {
+            let since: &mut Instant = since.get_or_insert_with(Instant::now);
+            longest = longest.max(since.elapsed());
+        } else {
+            since = None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (longest, most)
+}
+
+/// Runs the attacker beside an honest program for some seconds. Neither is it beyond its memory for long, nor does the
+/// other notice anything.
+fn holds_no_more(host: &Host, mut attacker: Command, seconds: u64) {
+    let mut honest = host.probe("honest", "1GiB");
+    assert_eq!(honest.allocate(600 * MIB), Ok(()));
+    let mut child = attacker
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    let input = child.stdin.take();
+    let (longest, most) = longest_beyond(host, &[honest.pid()], seconds);
+    assert!(most > LIMIT + ALLOWED, "it took what it wanted at first: {most}");
+    assert!(
+        longest < Duration::from_millis(1500),
+        "beyond its limit for {longest:?}"
+    );
+    let left = held(host, &[honest.pid()]);
+    assert!(left <= LIMIT + ALLOWED, "{left} bytes are still held");
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(events.contains("overuse_ended"), "{events}");
+    assert!(
+        honest.copies() && honest.allocate(300 * MIB).is_ok(),
+        "the other goes on"
+    );
+    assert!(honest.end().success());
+    drop(input);
+    let _ended = child.kill();
+    let _reaped = child.wait();
+}
+
+/// The driver under a name of its own.
+fn renamed(host: &Host) -> PathBuf {
+    let driver = host.folder().join("mathlib.so");
+    std::fs::copy(binaries().join("libdivvy_emulated_cuda.so"), &driver).expect("copied");
+    driver
+}
+
+#[test]
+fn a_driver_that_is_opened_by_its_path_holds_no_more_than_the_slice_for_long_and_the_run_says_why_it_ended() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "path", &[]);
+    command
+        .arg(&python)
+        .arg(python_tenant())
+        .args(["past", "3000"])
+        .arg(renamed(&host));
+    let mut child = command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    let input = child.stdin.take();
+    let begin = Instant::now();
+    let output = child.wait_with_output().expect("ended");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(128 + 9), "{said}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(
+        said.contains("error[D0064]: process ")
+            && said.contains("beyond its limit of 1 GiB for more than a second"),
+        "{said}"
+    );
+    assert!(said.contains("hint: ask for more with --memory"), "{said}");
+    drop(input);
+
+    let mut again = supervised(&host, "again", &[]);
+    again
+        .arg(&python)
+        .arg(python_tenant())
+        .args(["past", "3000"])
+        .arg(renamed(&host));
+    holds_no_more(&host, again, 5);
+}
+
+#[test]
+fn a_static_program_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "static", &[]);
+    bare(&mut command, &host);
+    command
+        .arg(python)
+        .arg(python_tenant())
+        .args(["hold", "1000", "1000", "1000"]);
+    holds_no_more(&host, command, 5);
+}
+
+#[test]
+fn a_program_that_replaces_the_drop_in_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "replaced", &[]);
+    // Its own library in the drop-in's place, which opens the driver by its path.
+    let path = format!("LD_PRELOAD={}", driver(&host).join("libcuda.so.1").display());
+    command.args(["env", "-u", "LD_LIBRARY_PATH", &path]);
+    command
+        .arg(python)
+        .arg(python_tenant())
+        .args(["hold", "1000", "1000", "1000"]);
+    holds_no_more(&host, command, 5);
+}
+
+#[test]
+fn a_program_that_forges_its_ledger_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "forged", &[]);
+    command.arg(python).arg(python_tenant()).args(["forge", "3000"]);
+    holds_no_more(&host, command, 5);
+}
+
+#[test]
+fn a_program_that_forks_as_it_is_killed_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "bred", &[]);
+    command
+        .arg(python)
+        .arg(python_tenant())
+        .args(["breed", "3000"])
+        .arg(renamed(&host));
+    holds_no_more(&host, command, 8);
+}
+
+/// An attacker that passes the gate on the whole device, with a share of 30 % and a hard cap.
+#[test]
+fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
+    let host = Host::with_devices(DEVICE);
+    let honest = spinning(&host, "honest", &["--compute", "70%"]);
+    let mut command = supervised(&host, "thief", &["--compute", "30%", "--cap", "hard"]);
+    bare(&mut command, &host);
+    command.arg(spinner()).arg("1000");
+    let thief = Tenant::start(command);
+    let begin = engine(&host);
+    let mut looks = vec![begin];
+    let mut frozen = false;
+    while looks.last().expect("one").now_ns - looks[0].now_ns < 16_000 * MS {
+        std::thread::sleep(Duration::from_millis(100));
+        looks.push(engine(&host));
+        if looks.len() % 10 == 0 {
+            let list = host.json(["ps"]);
+            let items = list["items"].as_array().expect("items");
+            let of_thief = items
+                .iter()
+                .find(|item| item["name"] == "thief")
+                .expect("it is there");
+            let conditions = of_thief["conditions"].as_array();
+            frozen |= conditions.is_some_and(|all| all.contains(&json!("frozen")));
+        }
+    }
+    assert!(frozen, "`divvy ps` says so");
+    let mut worst: f64 = 0.0;
+    for (at, from) in looks.iter().enumerate() {
+        let Some(to) = looks[at..].iter().find(|to| to.now_ns - from.now_ns >= 5000 * MS) else {
+            break;
+        };
+        let part = (busy(to, &thief) - busy(from, &thief)) as f64 / (to.now_ns - from.now_ns) as f64;
+        worst = worst.max(part);
+    }
+    eprintln!("the thief's most in 5 s: {:.1} %", worst * 100.0);
+    assert!(worst < 0.32, "{:.1} % of 5 s", worst * 100.0);
+    let (first, last) = (&looks[0], looks.last().expect("one"));
+    let each = had(first, last, &[&honest, &thief]);
+    let lasted = last.now_ns - first.now_ns;
+    assert!(
+        each[0] * 100 > lasted * 60,
+        "the other has its own: {each:?} of {lasted}"
+    );
+    assert!(
+        each[1] * 100 > lasted * 10,
+        "and it is not starved: {each:?} of {lasted}"
+    );
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(
+        events.contains("frozen") && events.contains("past the gate"),
+        "{events}"
+    );
+    // Nothing of the other's was touched.
+    let of_honest = |line: &str| line.contains("honest") && line.contains("frozen");
+    assert!(!events.lines().any(of_honest), "{events}");
+    thief.signal(Signal::KILL);
+    assert!(honest.end().success());
+}
+
+/// An honest program is neither stopped nor ended, with a hard cap or beside others.
+#[test]
+fn honest_programs_of_supervised_slices_are_let_be() {
+    let host = Host::with_devices(DEVICE);
+    let terms = ["--isolation", "supervised", "--compute", "30%", "--cap", "hard"];
+    let capped = spinning(&host, "capped", &terms);
+    let soft = spinning(&host, "soft", &["--isolation", "supervised", "--compute", "40%"]);
+    let from = engine(&host);
+    let to = until("six seconds are over", || {
+        let now = engine(&host);
+        (now.now_ns - from.now_ns > 6000 * MS).then_some(now)
+    });
+    let each = had(&from, &to, &[&capped, &soft]);
+    assert!(each.iter().all(|ns| *ns > 100 * MS), "{each:?}");
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    for word in ["frozen", "overuse_ended", "overuse_reported"] {
+        assert!(!events.contains(word), "{word}: {events}");
+    }
+    assert!(capped.end().success() && soft.end().success());
+}
+
+#[test]
+fn what_is_only_to_be_reported_or_frozen_is_not_ended() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    for (what, word) in [("report", "overuse_reported"), ("freeze", "frozen")] {
+        let mut command = supervised(&host, what, &["--on-overuse", what]);
+        command
+            .arg(&python)
+            .arg(python_tenant())
+            .args(["past", "3000"])
+            .arg(renamed(&host));
+        let mut tenant = Tenant::start(command);
+        until("it is told", || {
+            let events = succeeded(&finish(&mut host.divvy(["events"])));
+            events.contains(word).then_some(())
+        });
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", tenant.pid())).expect("it lives");
+            stat.rsplit(") ").next().expect("a state").chars().next()
+        };
+        if what == "freeze" {
+            until("it is stopped", || (state() == Some('T')).then_some(()));
+            // The next agent lets it go on, and freezes it again for what it holds.
+            host.kill_agent();
+            host.json(["ps"]);
+            until("it goes on", || (state() != Some('T')).then_some(()));
+            until("it is stopped again", || (state() == Some('T')).then_some(()));
+            tenant.signal(Signal::KILL);
+        } else {
+            assert_eq!(tenant.ask("")["ended"], json!(true), "it is let be");
+            assert!(tenant.end().success());
+        }
+    }
+}
+
+/// What a slice held before it was made smaller is its own.
+#[test]
+fn supervision_lets_the_honest_resize_below_what_they_hold() {
+    let host = Host::new();
+    let mut command = host.divvy([
+        "run",
+        "--name",
+        "shrunk",
+        "--memory",
+        "4GiB",
+        "--isolation",
+        "supervised",
+        "--",
+    ]);
+    command.arg(probe());
+    let mut tenant = Tenant::start(command);
+    assert_eq!(tenant.allocate(3000 * MIB), Ok(()));
+    succeeded(&finish(&mut host.divvy(["resize", "shrunk", "--memory", "1GiB"])));
+    std::thread::sleep(Duration::from_secs(4));
+    // It lives and answers.
+    let (_free, total) = tenant.memory();
+    assert_eq!(total, LIMIT, "it keeps what it has");
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(!events.contains("overuse"), "{events}");
+    assert!(tenant.end().success());
+}
