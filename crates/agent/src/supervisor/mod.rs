@@ -24,7 +24,7 @@ use rustix::process::Signal;
 
 use crate::api::events::EventKind;
 use crate::decide::supervise::ProcessId;
-use crate::decide::supervise::memory::{self, Memory, Whom};
+use crate::decide::supervise::memory::{self, Memory, Target};
 use crate::decide::supervise::time::{self, Step, Time};
 use crate::journal::Journal;
 use crate::leasing::{Charge, Leasing, monotonic};
@@ -295,9 +295,9 @@ impl Turn<'_> {
             }
             self.account.is_told[0] = false;
         }
-        if let Some(whom) = found.end {
+        if let Some(target) = found.end {
             match self.record.terms.on_overuse {
-                OnOveruse::End => self.end(whom, found.beyond, &processes),
+                OnOveruse::End => self.end(target, found.beyond, &processes),
                 OnOveruse::Freeze => {
                     if !self.account.is_frozen[0] {
                         self.supervisor.freezes.fetch_add(1, Relaxed);
@@ -389,14 +389,14 @@ impl Turn<'_> {
         known.map_or(Bytes(0), |process| process.memory_used_bytes)
     }
 
-    fn end(&mut self, whom: Whom, beyond: Bytes, processes: &[memory::Held]) {
+    fn end(&mut self, target: Target, beyond: Bytes, processes: &[memory::Held]) {
         let limit = self.account.limit;
         let why =
             format!("is ended: its slice held {beyond} beyond its limit of {limit} for more than a second");
-        match whom {
-            Whom::One(id) => self.end_these(vec![id], &why),
-            Whom::Holders(ids) => self.end_these(ids, &why),
-            Whom::All => {
+        match target {
+            Target::One(id) => self.end_these(vec![id], &why),
+            Target::Holders(ids) => self.end_these(ids, &why),
+            Target::All => {
                 // What is stopped starts no other.
                 let using: Vec<ProcessId> = processes.iter().map(|held| held.id).collect();
                 self.freezer.stop(self.record, self.register, self.slices, &using);

@@ -106,14 +106,14 @@ impl<'a> Slices<'a> {
 pub(super) struct Register {
     known: HashMap<ProcessId, Vouched>,
     /// Processes that were in no slice, and when that was last looked for in containers.
-    strangers: HashMap<ProcessId, Instant>,
+    others: HashMap<ProcessId, Instant>,
 }
 
 impl Register {
     /// Forgets what has ended.
     pub fn settle(&mut self) {
         self.known.retain(|_, vouched| vouched.lives());
-        self.strangers.retain(|_, asked| asked.elapsed() < ASKED);
+        self.others.retain(|_, asked| asked.elapsed() < ASKED);
     }
 
     pub fn get(&self, id: ProcessId) -> Option<&Vouched> {
@@ -176,14 +176,14 @@ impl Register {
         if let Some(record) = lasting().find(|record| slices.members.roster.has(&record.id, id.pid)) {
             return Some(of(record));
         }
-        if self.strangers.contains_key(&id) || watched.life() != Life::Alive {
+        if self.others.contains_key(&id) || watched.life() != Life::Alive {
             return None;
         }
         let inside =
             |record: &&SliceRecord| containers::members(&slices.members.run, record).contains(&id.pid);
         let found = lasting().find(inside);
         if found.is_none() {
-            self.strangers.insert(id, Instant::now());
+            self.others.insert(id, Instant::now());
         }
         found.map(of)
     }

@@ -9,9 +9,9 @@ use super::ProcessId;
 const MILLISECOND: u64 = 1_000_000;
 /// For how long a slice may be beyond its limit, in nanoseconds: an honest program is for a moment, while the driver
 /// makes a context or loads code.
-pub(crate) const PATIENCE: u64 = 1000 * MILLISECOND;
+pub(crate) const GRACE: u64 = 1000 * MILLISECOND;
 /// The same where the slice's processes were ended for it a moment ago.
-const IMPATIENCE: u64 = 50 * MILLISECOND;
+const SHORT_GRACE: u64 = 50 * MILLISECOND;
 /// For how long an end is remembered.
 const REMEMBERED: u64 = 10_000 * MILLISECOND;
 /// The memory that a driver may hold for one process beside what any call showed: what it rounds up, and its caches.
@@ -45,7 +45,7 @@ pub(crate) struct Look<'a> {
 
 /// The processes that are to be ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Whom {
+pub(crate) enum Target {
     /// The one that took the memory.
     One(ProcessId),
     /// All that hold memory of the device.
@@ -60,7 +60,7 @@ pub(crate) struct Finding {
     /// How much the slice holds beyond its limit and what is allowed for.
     pub beyond: Bytes,
     /// The processes that are to be ended now.
-    pub end: Option<Whom>,
+    pub end: Option<Target>,
     /// Processes that should have ended and have not. Each is named once.
     pub unending: Vec<ProcessId>,
 }
@@ -127,13 +127,13 @@ impl Memory {
             self.ends = 0;
         }
         // What happened while there were no looks, as while the driver did not answer, is unknown.
-        if look.at.saturating_sub(looked_at) > PATIENCE {
+        if look.at.saturating_sub(looked_at) > GRACE {
             self.beyond_since = None;
         }
         let since = *self.beyond_since.get_or_insert(look.at);
-        let patience = if self.ends == 0 { PATIENCE } else { IMPATIENCE };
-        if look.at.saturating_sub(since) >= patience {
-            finding.end = self.whom(&staying, look.context);
+        let grace = if self.ends == 0 { GRACE } else { SHORT_GRACE };
+        if look.at.saturating_sub(since) >= grace {
+            finding.end = self.target(&staying, look.context);
         }
         finding
     }
@@ -154,14 +154,14 @@ impl Memory {
 
     /// The first time it is the process that took the memory; where that was not all, each that holds some; where others
     /// came in their place, all.
-    fn whom(&self, staying: &[Held], context: Bytes) -> Option<Whom> {
+    fn target(&self, staying: &[Held], context: Bytes) -> Option<Target> {
         match self.ends {
-            0 => self.guilty(staying, context).map(Whom::One),
+            0 => self.guilty(staying, context).map(Target::One),
             1 => {
                 let holders = staying.iter().filter(|held| !held.memory.is_zero());
-                Some(Whom::Holders(holders.map(|held| held.id).collect()))
+                Some(Target::Holders(holders.map(|held| held.id).collect()))
             }
-            _ => Some(Whom::All),
+            _ => Some(Target::All),
         }
     }
 

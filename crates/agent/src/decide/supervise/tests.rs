@@ -4,7 +4,7 @@ use divvy_model::Bytes;
 use proptest::prelude::*;
 
 use super::ProcessId;
-use super::memory::{self, Held, Memory, TOLERANCE, Whom};
+use super::memory::{self, Held, Memory, TOLERANCE, Target};
 use super::time::{self, Step, Time, Used};
 
 const MS: u64 = 1_000_000;
@@ -64,26 +64,26 @@ fn the_process_that_accounts_for_least_is_ended_and_then_what_takes_its_place() 
     let found = look(&mut memory, 1000, &both);
     assert_eq!(
         (found.end, found.beyond),
-        (Some(Whom::One(id(2))), mib(1900 - 1024 - 64))
+        (Some(Target::One(id(2))), mib(1900 - 1024 - 64))
     );
     memory.note_end([id(2)], 1000 * MS);
     // It is still there, and gives its memory back by itself.
     assert_eq!(look(&mut memory, 1100, &both).end, None);
-    // Another comes in its place: there is no second of patience for that.
+    // Another comes in its place: there is no second of grace for that.
     let again = [held(1, 1000, 1000), held(3, 900, 10)];
     assert_eq!(look(&mut memory, 1200, &again).end, None);
     let found = look(&mut memory, 1300, &again);
-    assert_eq!(found.end, Some(Whom::Holders(vec![id(1), id(3)])));
+    assert_eq!(found.end, Some(Target::Holders(vec![id(1), id(3)])));
     memory.note_end([id(1), id(3)], 1300 * MS);
     let third = [held(4, 1500, 10)];
     look(&mut memory, 1400, &third);
-    assert_eq!(look(&mut memory, 1500, &third).end, Some(Whom::All));
+    assert_eq!(look(&mut memory, 1500, &third).end, Some(Target::All));
     memory.note_end([id(4)], 1500 * MS);
-    // Long after, it begins with patience again.
+    // Long after, it begins with grace again.
     let later = [held(5, 1500, 10)];
     assert_eq!(look(&mut memory, 20_000, &later).end, None);
     assert_eq!(look(&mut memory, 20_900, &later).end, None);
-    assert_eq!(look(&mut memory, 21_000, &later).end, Some(Whom::One(id(5))));
+    assert_eq!(look(&mut memory, 21_000, &later).end, Some(Target::One(id(5))));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn where_all_account_for_what_they_hold_the_one_that_grew_last_is_ended() {
     look(&mut memory, 500, &[held(1, 800, 800), held(2, 400, 400)]);
     let both = [held(1, 800, 800), held(2, 700, 700)];
     look(&mut memory, 1000, &both);
-    assert_eq!(look(&mut memory, 2000, &both).end, Some(Whom::One(id(2))));
+    assert_eq!(look(&mut memory, 2000, &both).end, Some(Target::One(id(2))));
 }
 
 #[test]
@@ -318,9 +318,9 @@ proptest! {
             }
             let named: Vec<ProcessId> = match &found.end {
                 None => Vec::new(),
-                Some(Whom::One(one)) => vec![*one],
-                Some(Whom::Holders(all)) => all.clone(),
-                Some(Whom::All) => held.iter().map(|held| held.id).collect(),
+                Some(Target::One(one)) => vec![*one],
+                Some(Target::Holders(all)) => all.clone(),
+                Some(Target::All) => held.iter().map(|held| held.id).collect(),
             };
             prop_assert!(named.iter().all(|named| held.iter().any(|held| held.id == *named)));
             if found.end.is_some() {
