@@ -6,15 +6,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// A number of bytes.
-///
-/// ```
-/// use divvy_model::Bytes;
-///
-/// assert_eq!("1.5GiB".parse(), Ok(Bytes(3 << 29)));
-/// assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
-/// // A number without a unit may mean anything.
-/// assert!("4".parse::<Bytes>().is_err());
-/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
@@ -116,6 +107,14 @@ fn split(text: &str) -> Result<(u128, &str), QuantityError> {
     Ok((whole * 1_000_000 + fraction, unit.trim_start()))
 }
 
+/// ```
+/// use divvy_model::Bytes;
+///
+/// assert_eq!("1.5GiB".parse(), Ok(Bytes(3 << 29)));
+/// assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
+/// // A number without a unit may mean anything.
+/// assert!("4".parse::<Bytes>().is_err());
+/// ```
 impl FromStr for Bytes {
     type Err = QuantityError;
 

@@ -106,7 +106,7 @@ impl State {
     /// requests matters, as it does on hardware: after two small ones there may be no space for a large one.
     ///
     /// # Errors
-    /// [`Refusal`]: MIG mode is off, the profile or place does not exist, or there is no space.
+    /// `Refusal`: MIG mode is off, the profile or place does not exist, or there is no space.
     pub fn create(
         &mut self,
         product: &'static MigProduct,
@@ -144,7 +144,7 @@ impl State {
     /// Removes a GPU instance, which must be empty.
     ///
     /// # Errors
-    /// [`Refusal`]: there is no such instance, or it is not empty.
+    /// `Refusal`: there is no such instance, or it is not empty.
     pub fn destroy(&mut self, id: u32) -> Result<(), Refusal> {
         let instance = self.instance(id).ok_or(Refusal::Unknown)?;
         if !instance.compute.is_empty() {
@@ -166,7 +166,7 @@ impl State {
     /// Makes a compute instance; its id.
     ///
     /// # Errors
-    /// [`Refusal`]: there is no such GPU instance or profile, or no space in it.
+    /// `Refusal`: there is no such GPU instance or profile, or no space in it.
     pub fn create_compute(
         &mut self,
         product: &'static MigProduct,
@@ -203,7 +203,7 @@ impl State {
     /// Removes a compute instance, in which no process runs.
     ///
     /// # Errors
-    /// [`Refusal`]: there is no such instance, or it is in use.
+    /// `Refusal`: there is no such instance, or it is in use.
     pub fn destroy_compute(&mut self, gpu_instance: u32, id: u32) -> Result<(), Refusal> {
         let instance = self.instance_mut(gpu_instance).ok_or(Refusal::Unknown)?;
         let before = instance.compute.len();

@@ -61,7 +61,7 @@ impl State {
     /// Reads what [`fmt::Display`] writes.
     ///
     /// # Errors
-    /// [`Malformed`]: the text is not of that form.
+    /// `Malformed`: the text is not of that form.
     pub fn parse(text: &str) -> Result<State, Malformed> {
         let mut state = State::default();
         let mut lines = text.lines().enumerate();
