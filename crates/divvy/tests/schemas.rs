@@ -38,6 +38,7 @@ fn every_document_is_as_its_schema_says() {
         &["explain", "D0031"],
         &["explain", "sharing"],
         &["env", "explain"],
+        &["explain", "isolation"],
         &["mig", "list"],
         &["mps", "status"],
         &["partition", "list"],
