@@ -199,6 +199,7 @@ impl Daemon {
             silent: AtomicBool::new(false),
         });
         let supervisor = Arc::new(Supervisor {
+            ends: AtomicBool::new(false),
             run: run.clone(),
             nvidia: nvidia.clone(),
             settings: settings.clone(),

@@ -136,8 +136,10 @@ impl Admission {
             .map(|(device, memory)| share_of(&self.settings, &ask.request, device, *memory));
         let shares = Shares::of(shares);
         let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
+        let is_inside = is_inside_supervised(state, wanted);
         let how = Supervision {
-            is_default: self.supervises || is_for_containers(ask) || is_inside_supervised(state, wanted),
+            is_default: self.supervises || is_for_containers(ask) || is_inside,
+            is_inside,
             is_told: devices.iter().all(|device| self.placing.audit.is_told(device)),
         };
         let unsupervised = supervise(&ask.request, &mut enforcement, how)?;

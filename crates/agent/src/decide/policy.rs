@@ -64,6 +64,8 @@ pub struct Supervision {
     /// A slice is supervised here without being asked for: by the system's agent, for a container, inside another slice
     /// that is.
     pub is_default: bool,
+    /// It is inside another slice that is supervised: a weaker level would be a way out of that.
+    pub is_inside: bool,
     /// The drivers of the slice's devices say what each process holds.
     pub is_told: bool,
 }
@@ -72,13 +74,22 @@ pub struct Supervision {
 /// know, if anything.
 ///
 /// # Errors
-/// [`Code::NotEnforceable`] under the strict policy, where supervision was asked for and cannot be had.
+/// [`Code::NotEnforceable`] under the strict policy, where supervision was asked for and cannot be had, and where a weaker
+/// level was asked for inside a supervised slice.
 pub fn supervise(
     request: &SliceRequest,
     enforcement: &mut Enforcement,
     how: Supervision,
 ) -> Result<Option<String>, Fault> {
     const BLIND: &str = "the device's driver does not say what each process holds";
+    if how.is_inside && !request.isolation_unasked && enforcement.isolation < Isolation::Supervised {
+        let message = format!(
+            "a slice inside a supervised one cannot be `{}`",
+            enforcement.isolation.name()
+        );
+        return Err(Fault::new(Code::NotEnforceable, message)
+            .hint("leave `--isolation` out: it is supervised like the slice around it"));
+    }
     match (enforcement.isolation, how) {
         (Isolation::Cooperative, how) if request.isolation_unasked && how.is_default => {
             if how.is_told {
@@ -110,6 +121,7 @@ mod tests {
     fn supervision_is_had_where_the_driver_tells() {
         let told = Supervision {
             is_default: false,
+            is_inside: false,
             is_told: true,
         };
         let by_default = Supervision {

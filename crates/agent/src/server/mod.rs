@@ -202,6 +202,8 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: wat
             break;
         }
     }
+    // Requests that still run hold the daemon: what is stopped does not wait for them.
+    agent.daemon.supervisor.release();
     let _gone = run.folder().and_then(|folder| folder.remove(SOCKET));
 }
 

@@ -14,7 +14,7 @@ mod sight;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub(crate) struct Supervisor {
     pub ended: AtomicU64,
     /// Freezes of slices.
     pub freezes: AtomicU64,
+    /// This agent ends: nothing is stopped any more.
+    pub ends: AtomicBool,
 }
 
 /// What earlier looks saw.
@@ -76,6 +78,8 @@ pub(crate) struct Known {
     accounts: HashMap<(String, String), Account>,
     noted_at: u64,
     has_looked: bool,
+    /// The supervised slices of the last look, and those before that have ended while processes of theirs live.
+    records: Vec<SliceRecord>,
 }
 
 #[derive(Debug, Default)]
@@ -96,12 +100,25 @@ impl Supervisor {
     pub fn look(&self) -> Duration {
         let mut known = self.lock();
         let known = &mut *known;
+        if self.ends.load(Relaxed) {
+            return CALM;
+        }
         let is_adopted = !std::mem::replace(&mut known.has_looked, true);
-        let (records, devices) = self.slices();
+        let (records, devices) = self.slices(!known.records.is_empty());
         let freezer = known
             .freezer
             .get_or_insert_with(|| Freezer::open(self.run.clone()));
-        let supervised: Vec<&SliceRecord> = records.iter().filter(|record| is_supervised(record)).collect();
+        known.register.settle();
+        // Processes that outlive their slice have a limit of nothing.
+        let is_there = |record: &SliceRecord| records.iter().any(|other| other.id == record.id);
+        let mut ended = std::mem::take(&mut known.records);
+        ended.retain(|record| !is_there(record) && known.register.has(&record.id));
+        let supervised: Vec<&SliceRecord> = records
+            .iter()
+            .filter(|record| is_supervised(record))
+            .chain(&ended)
+            .collect();
+        known.records = supervised.iter().map(|record| (*record).clone()).collect();
         known.accounts.retain(|(slice, device), _| {
             supervised
                 .iter()
@@ -118,12 +135,11 @@ impl Supervisor {
             self.show_frozen(freezer, &known.accounts);
             return CALM;
         }
-        known.register.settle();
         let at = monotonic();
         let slices = Slices::of(&records, &self.members);
         if at.saturating_sub(known.noted_at) >= NOTED {
             known.noted_at = at;
-            for record in &supervised {
+            for record in supervised.iter().filter(|record| is_there(record)) {
                 let _noted = known.register.members(record, &slices);
             }
         }
@@ -158,6 +174,7 @@ impl Supervisor {
                     freezer,
                     slices: &slices,
                     is_adopted,
+                    has_ended: !is_there(record),
                 };
                 let nothing = OfSlice::default();
                 let seen = sight.get(&record.id).unwrap_or(&nothing);
@@ -183,7 +200,10 @@ impl Supervisor {
 
     /// Lets everything go on, because this agent ends.
     pub fn release(&self) {
-        if let Some(freezer) = &mut self.lock().freezer {
+        let mut known = self.lock();
+        // A look that waits for the lock stops nothing again.
+        self.ends.store(true, Relaxed);
+        if let Some(freezer) = &mut known.freezer {
             freezer.release_all();
         }
     }
@@ -209,10 +229,10 @@ impl Supervisor {
     }
 
     /// The slices with a limit, as they are now, and this agent's devices. Programs of the `env` level count as those of
-    /// the slice around theirs.
-    fn slices(&self) -> (Vec<SliceRecord>, Vec<DeviceRecord>) {
+    /// the slice around theirs. Nothing is read where none is supervised, nor was at the last look.
+    fn slices(&self, had_some: bool) -> (Vec<SliceRecord>, Vec<DeviceRecord>) {
         let mut state = self.state.lock();
-        if !state.slices.values().any(|slice| is_supervised(&slice.record)) {
+        if !had_some && !state.slices.values().any(|slice| is_supervised(&slice.record)) {
             return (Vec::new(), Vec::new());
         }
         let devices = state.inventory.devices.iter();
@@ -241,6 +261,8 @@ struct Turn<'a> {
     slices: &'a Slices<'a>,
     /// This is the first look of this agent: it made none of the slices.
     is_adopted: bool,
+    /// The slice has ended, and processes of it live.
+    has_ended: bool,
 }
 
 impl Turn<'_> {
@@ -250,7 +272,10 @@ impl Turn<'_> {
             return false;
         };
         self.note_blind(seen.is_blind);
-        let limit = Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0));
+        let limit = match self.has_ended {
+            true => Bytes(0),
+            false => Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0)),
+        };
         if self.is_adopted && share.memory_used_bytes > share.granted() {
             // An earlier agent resized it to less than its ledger has.
             let held = seen
@@ -273,6 +298,11 @@ impl Turn<'_> {
         let found = self.account.memory.look(&memory::Look {
             at: monotonic(),
             limit,
+            accounted: if self.has_ended {
+                Bytes(0)
+            } else {
+                share.memory_used_bytes
+            },
             context,
             processes: &processes,
         });
@@ -426,6 +456,14 @@ impl Turn<'_> {
     fn end_these(&mut self, ids: Vec<ProcessId>, why: &str) {
         self.account.memory.note_end(ids.iter().copied(), monotonic());
         for id in ids {
+            // One that has become another user's is told of as one that does not end.
+            let may = self
+                .register
+                .get(id)
+                .is_some_and(|vouched| vouched.may_be_signalled(id));
+            if !may {
+                continue;
+            }
             let message = format!("process {} ({}) {why}", id.pid, procs::command(id.pid));
             self.tell(EventKind::OveruseEnded, Some(id), message);
             let ended = self

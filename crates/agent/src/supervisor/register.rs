@@ -47,6 +47,11 @@ impl Vouched {
             && self.watched.signal_as(self.in_container, self.uid, signal)
     }
 
+    /// Whether [`Self::signal`] would send one.
+    pub fn may_be_signalled(&self, id: ProcessId) -> bool {
+        may_signal(id.pid, self.uid, self.in_container)
+    }
+
     fn lives(&self) -> bool {
         self.watched.is_alive()
     }
@@ -59,7 +64,8 @@ impl Vouched {
 
 /// Whether this user might signal the process, as kill(2) has it; or it is a container's.
 pub(super) fn may_signal(pid: u32, uid: u32, in_container: bool) -> bool {
-    real_user(pid) == Some(uid) || (in_container && is_in_container(pid))
+    // Root may signal each process, and this one was found to be its slice's.
+    real_user(pid).is_some_and(|real| real == uid || uid == 0) || (in_container && is_in_container(pid))
 }
 
 fn real_user(pid: u32) -> Option<u32> {
@@ -114,6 +120,11 @@ impl Register {
     pub fn settle(&mut self) {
         self.known.retain(|_, vouched| vouched.lives());
         self.others.retain(|_, asked| asked.elapsed() < ASKED);
+    }
+
+    /// Whether a process of this slice lives.
+    pub fn has(&self, slice: &str) -> bool {
+        self.known.values().any(|vouched| vouched.slice == slice)
     }
 
     pub fn get(&self, id: ProcessId) -> Option<&Vouched> {

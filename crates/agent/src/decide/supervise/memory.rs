@@ -37,6 +37,8 @@ pub(crate) struct Look<'a> {
     pub at: u64,
     /// The limit of the slice's own programs.
     pub limit: Bytes,
+    /// What its ledger has. A tenant writes that: it may keep no more than it is charged for.
+    pub accounted: Bytes,
     /// The cost of one context, which is allowed for once: contexts are inside the limit.
     pub context: Bytes,
     /// Its processes on the device. Each is vouched for at this look.
@@ -70,9 +72,11 @@ pub(crate) struct Finding {
 pub(crate) struct Memory {
     /// What the slice may hold: its limit, or what it held when it was resized to less.
     bound: Option<Bytes>,
-    /// Since when it has been beyond that.
-    beyond_since: Option<u64>,
-    looked_at: u64,
+    /// For how long it has been beyond that, in nanoseconds. Time within the limit takes away a quarter of itself, so that
+    /// memory which comes and goes counts as well.
+    beyond_for: u64,
+    /// When the last look was, and whether it was beyond then.
+    looked: Option<(u64, bool)>,
     /// Each process's memory, and when that last grew.
     seen: HashMap<ProcessId, (Bytes, u64)>,
     /// The processes that were to be ended, since when, and whether it was said that they did not.
@@ -98,16 +102,19 @@ impl Memory {
         // What is being ended gives its memory back by itself.
         let staying = look.processes.iter().copied();
         let staying: Vec<Held> = staying
-            .filter(|held| !self.ending.contains_key(&held.id))
+            .filter(|held| {
+                let ending = self.ending.get(&held.id);
+                // One that cannot be ended has its memory still.
+                ending.is_none_or(|(since, _)| look.at.saturating_sub(*since) > UNENDING)
+            })
             .collect();
         let measured = sum(look.processes);
         let bound = match self.bound {
             // It was resized below what it holds: it may keep that, and no more.
-            Some(bound) if bound > look.limit => look.limit.max(bound.min(measured)),
+            Some(bound) if bound > look.limit => look.limit.max(bound.min(measured).min(look.accounted)),
             _ => look.limit,
         };
         self.bound = Some(bound);
-        let looked_at = std::mem::replace(&mut self.looked_at, look.at);
         let mut finding = Finding {
             beyond: beyond(&staying, bound, look.context),
             ..Finding::default()
@@ -119,20 +126,24 @@ impl Memory {
             }
         }
         finding.unending.sort_unstable();
-        if finding.beyond.is_zero() {
-            self.beyond_since = None;
+        let is_beyond = !finding.beyond.is_zero();
+        if let Some((at, was_beyond)) = self.looked.replace((look.at, is_beyond)) {
+            let time = look.at.saturating_sub(at);
+            self.beyond_for = match is_beyond && was_beyond {
+                // What happened while there were no looks, as while the driver did not answer, is unknown.
+                _ if time > GRACE => 0,
+                true => self.beyond_for.saturating_add(time),
+                false => self.beyond_for.saturating_sub(time / 4),
+            };
+        }
+        if !is_beyond {
             return finding;
         }
         if look.at.saturating_sub(self.ended_at) > REMEMBERED {
             self.ends = 0;
         }
-        // What happened while there were no looks, as while the driver did not answer, is unknown.
-        if look.at.saturating_sub(looked_at) > GRACE {
-            self.beyond_since = None;
-        }
-        let since = *self.beyond_since.get_or_insert(look.at);
         let grace = if self.ends == 0 { GRACE } else { SHORT_GRACE };
-        if look.at.saturating_sub(since) >= grace {
+        if self.beyond_for >= grace {
             finding.end = self.target(&staying, look.context);
         }
         finding
@@ -141,6 +152,7 @@ impl Memory {
     /// Notes that these are being ended. The caller says so only where it acted.
     pub fn note_end(&mut self, ids: impl IntoIterator<Item = ProcessId>, at: u64) {
         self.ends = self.ends.saturating_add(1);
+        self.beyond_for = 0;
         self.ended_at = at;
         for id in ids {
             self.ending.entry(id).or_insert((at, false));

@@ -34,6 +34,7 @@ fn look(memory: &mut Memory, at: u64, processes: &[Held]) -> memory::Finding {
     memory.look(&memory::Look {
         at: at * MS,
         limit: mib(1024),
+        accounted: mib(0),
         context: Bytes(0),
         processes,
     })
@@ -42,18 +43,61 @@ fn look(memory: &mut Memory, at: u64, processes: &[Held]) -> memory::Finding {
 #[test]
 fn what_is_beyond_for_less_than_a_second_is_let_be() {
     let mut memory = Memory::default();
-    for second in 0..5 {
-        let at = second * 1000;
+    for round in 0..5 {
+        let at = round * 10_000;
         assert_eq!(look(&mut memory, at, &[held(1, 2000, 0)]).end, None);
         assert_eq!(look(&mut memory, at + 900, &[held(1, 2000, 0)]).end, None);
         assert_eq!(look(&mut memory, at + 950, &[held(1, 1024, 0)]).end, None);
     }
-    assert_eq!(look(&mut memory, 9000, &[held(1, 1024 + 32, 0)]).end, None);
+    assert_eq!(look(&mut memory, 59_000, &[held(1, 1024 + 32, 0)]).end, None);
     assert_eq!(
-        look(&mut memory, 19_000, &[held(1, 1024 + 32, 0)]).end,
+        look(&mut memory, 69_000, &[held(1, 1024 + 32, 0)]).end,
         None,
         "the driver's own"
     );
+}
+
+/// Most of the time it holds forty times its limit, and never for a second.
+#[test]
+fn memory_that_comes_and_goes_is_added_up() {
+    let mut memory = Memory::default();
+    let mut ended = None;
+    for round in 0..4 {
+        for part in 0..12 {
+            let at = round * 1200 + part * 100;
+            let holds = if part < 9 { 40_000 } else { 100 };
+            ended = ended.or(look(&mut memory, at, &[held(1, holds, 0)]).end.map(|_| at));
+        }
+    }
+    assert!(ended.is_some_and(|at| (1200..2400).contains(&at)), "{ended:?}");
+}
+
+/// A tenant is resized up, fills that past the limiter, and is resized down.
+#[test]
+fn what_no_ledger_has_is_not_kept_when_a_slice_is_resized_to_less() {
+    let mut memory = Memory::default();
+    let mut of = |at: u64, limit: u64, accounted: u64| {
+        memory.look(&memory::Look {
+            at: at * MS,
+            limit: mib(limit),
+            accounted: mib(accounted),
+            context: Bytes(0),
+            processes: &[held(1, 60_000, accounted)],
+        })
+    };
+    assert_eq!(of(0, 70_000, 10).beyond, Bytes(0));
+    assert!(of(1000, 1024, 10).beyond > mib(50_000));
+    assert!(of(2000, 1024, 10).end.is_some());
+}
+
+#[test]
+fn one_that_cannot_be_ended_counts_again() {
+    let mut memory = Memory::default();
+    look(&mut memory, 0, &[held(1, 2000, 0)]);
+    assert!(look(&mut memory, 1000, &[held(1, 2000, 0)]).end.is_some());
+    memory.note_end([id(1)], 1000 * MS);
+    assert_eq!(look(&mut memory, 2000, &[held(1, 20_000, 0)]).beyond, Bytes(0));
+    assert!(look(&mut memory, 7000, &[held(1, 20_000, 0)]).beyond > Bytes(0));
 }
 
 #[test]
@@ -117,6 +161,7 @@ fn what_a_slice_held_when_it_was_resized_to_less_is_its_own_until_it_is_given_ba
         let look = memory::Look {
             at: at * MS,
             limit: mib(limit),
+            accounted: mib(holds),
             context: Bytes(0),
             processes: &processes,
         };
@@ -260,7 +305,7 @@ fn a_freeze_that_stops_nothing_is_said_to_fail() {
         .iter()
         .position(|step| *step == Step::Fails)
         .expect("it is noticed");
-    assert!((90..140).contains(&first), "{first}");
+    assert!((10..25).contains(&first), "{first}");
 }
 
 #[test]
@@ -361,13 +406,13 @@ proptest! {
 
     /// Use that is charged, at whatever moments, with the driver's figures of another moment, is never paid twice.
     #[test]
-    fn charged_use_is_never_owed(steps in prop::collection::vec((50_u64..400, 0_u64..100, 0_u64..100), 1..200)) {
+    fn charged_use_is_never_owed(steps in prop::collection::vec((50_u64..400, 0_u64..100, 0_u64..70), 1..200)) {
         let mut time = Time::default();
         let (mut at, mut charged) = (0, 0);
         for (step, of_time, late) in steps {
             at += step;
             charged += step * of_time / 100;
-            // The driver's figure lags behind the charge, or is ahead by less than the tolerance.
+            // The driver's figure lags behind the charge or is ahead of it, both together by less than the tolerance.
             let used = charged.saturating_sub(late) + 100 - late;
             let step = timed(&mut time, at, &[(1, used)], charged);
             prop_assert_eq!(step, Step::Nothing);

@@ -34,8 +34,8 @@ const LONGEST_DELAY: u64 = 5 * SECOND;
 const PROBATION: u64 = 10 * SECOND;
 /// For how long work goes on that was launched while the gate was open.
 const IN_FLIGHT: u64 = 5 * SECOND;
-/// A slice whose use grows for so long while it is frozen does not stand still: its freeze is of no use.
-const FREEZE_FAILS: u64 = 10 * SECOND;
+/// A slice that uses so much while it is frozen does not stand still: its freeze is of no use.
+const FREEZE_FAILS: u64 = SECOND;
 
 /// The driver's figure of a process's use of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,8 +98,8 @@ pub(crate) struct Time {
     /// What it owes; below zero it has credit. None while it is taken for honest.
     debt: Option<i64>,
     owed_at: u64,
-    /// Since when its use has grown while it was frozen.
-    resists_since: Option<u64>,
+    /// What it used while it was frozen this time.
+    used_frozen: u64,
     frozen: bool,
     /// Until then, use may be of launches that were made while the gate was open.
     in_flight_until: u64,
@@ -166,7 +166,7 @@ impl Time {
         self.debt = Some(owed);
         self.owed_at = look.at;
         self.frozen = true;
-        self.resists_since = None;
+        self.used_frozen = 0;
         Step::Freeze(self.beyond)
     }
 
@@ -238,7 +238,7 @@ impl Time {
         if !self.frozen {
             if debt > 0 {
                 self.frozen = true;
-                self.resists_since = None;
+                self.used_frozen = 0;
                 return Step::Freeze(debt.unsigned_abs());
             }
             if look.at.saturating_sub(self.owed_at) > PROBATION {
@@ -254,14 +254,10 @@ impl Time {
             self.frozen = false;
             return Step::Thaw;
         }
-        // A tenth of the time may be what was in flight.
-        if used > time / 10 {
-            let since = *self.resists_since.get_or_insert(look.at);
-            if look.at.saturating_sub(since) >= FREEZE_FAILS {
-                return Step::Fails;
-            }
-        } else {
-            self.resists_since = None;
+        // The first look sees what was in flight, and late figures are of the time before.
+        self.used_frozen = self.used_frozen.saturating_add(used.saturating_sub(time / 10));
+        if self.used_frozen >= FREEZE_FAILS.saturating_add(self.delay) {
+            return Step::Fails;
         }
         Step::Freeze(debt.max(0).unsigned_abs())
     }
