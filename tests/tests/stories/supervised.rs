@@ -165,8 +165,9 @@ fn a_driver_that_is_opened_by_its_path_holds_no_more_than_the_slice_for_long_and
     holds_no_more(&host, again, 5);
 }
 
+/// As a static program is to Divvy: nothing of ours is in it. Where a driver is a library, no program is wholly static.
 #[test]
-fn a_static_program_holds_no_more_than_its_slice_for_long() {
+fn a_program_without_the_limiter_holds_no_more_than_its_slice_for_long() {
     let host = Host::new();
     let Some(python) = system_python() else { return };
     let mut command = supervised(&host, "static", &[]);

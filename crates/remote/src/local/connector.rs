@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use divvy_ring::doorbell::Futex;
 use divvy_ring::{Backing, Client, Peer, Region};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, getpid, test_kill_process};
@@ -63,18 +62,7 @@ impl Socket {
             // The program has closed it. The process that listened is the one to ask then.
             return test_kill_process(self.worker) != Err(Errno::SRCH);
         };
-        let mut look = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        match poll(&mut look, Some(&now)) {
-            Ok(_) => !look[0]
-                .revents()
-                .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
-            // No memory for a look is no sign of death.
-            Err(_) => true,
-        }
+        handshake::is_open(fd)
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -78,5 +79,21 @@ pub fn announced(socket: BorrowedFd<'_>) -> Result<Option<u32>, Errno> {
             Err(Errno::INTR) => continue,
             Err(error) => Err(error),
         };
+    }
+}
+
+/// Whether the other side has the socket open.
+pub fn is_open(socket: BorrowedFd<'_>) -> bool {
+    let mut look = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    match poll(&mut look, Some(&now)) {
+        Ok(_) => !look[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
+        // No memory for a look is no sign of death.
+        Err(_) => true,
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use divvy_ring::doorbell::Futex;
 use divvy_ring::{Peer, Region, RingError, Shape};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::{CHANNELS, handshake};
+use super::CHANNELS;
+use super::handshake::{self, is_open};
 use crate::server::Server;
 
 /// Why a connection ended.
@@ -78,19 +78,5 @@ fn serve_channel(
             // A program that does not read its answers has no use for more.
             _ => ended(End::Hostile),
         }
-    }
-}
-
-fn is_open(socket: BorrowedFd<'_>) -> bool {
-    let mut look = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    match poll(&mut look, Some(&now)) {
-        Ok(_) => !look[0]
-            .revents()
-            .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR),
-        Err(_) => true,
     }
 }
