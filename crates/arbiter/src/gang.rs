@@ -18,7 +18,7 @@ use crate::virtual_time::VirtualTime;
 use crate::{FOREVER, Nanos};
 
 /// A claim becomes urgent after so many times the time in which its gang's share of a device makes a quantum.
-const PATIENCE: u64 = 4;
+const WAITS_AT_MOST: u64 = 4;
 /// So many claims behind the first one of a device are looked at for one that may go before it.
 const LOOK_AHEAD: usize = 8;
 
@@ -136,7 +136,7 @@ impl Arbiter {
         let tenant = self.tenant(i);
         let claim = tenant.claim.filter(|claim| !claim.is_urgent())?;
         let accrues = tenant.terms.share()?.accrues(self.quantum(i));
-        Some(claim.since.saturating_add(accrues.saturating_mul(PATIENCE)))
+        Some(claim.since.saturating_add(accrues.saturating_mul(WAITS_AT_MOST)))
     }
 
     /// The alarm of a gang whose claim waits: a new period has brought it budget, or it has waited too long.

@@ -2,7 +2,7 @@
 
 use crate::arbiter::Arbiter;
 use crate::decision::Decision;
-use crate::tenant::{Held, Lease, Place};
+use crate::tenant::{Claim, Held, Lease, Place};
 use crate::{DeviceId, FOREVER, Nanos};
 
 /// An expected launch is waited for at most so many times as long because others are stuck on the device.
@@ -15,7 +15,7 @@ impl Arbiter {
     /// Gives a tenant all its devices, which are free, until `horizon` at most.
     pub(crate) fn grant(&mut self, i: usize, horizon: Nanos) {
         let now = self.clock.now();
-        let claim = self.tenant(i).claim.filter(|claim| claim.is_urgent());
+        let claim = self.tenant(i).claim.filter(Claim::is_urgent);
         let deadline = match self.tenant(i).place {
             Place::Urgent => Some(self.tenant(i).urgent_by),
             Place::Claiming => claim.map(|claim| claim.key.deadline),

@@ -1,7 +1,7 @@
 //! Which tenant's turn it is on a device, and which must give way.
 
 use crate::arbiter::Arbiter;
-use crate::tenant::Place;
+use crate::tenant::{Claim, Place};
 use crate::virtual_time::VirtualTime;
 use crate::{FOREVER, Nanos};
 
@@ -71,7 +71,7 @@ impl Arbiter {
     /// Whether urgent tenants that go before a gang wait for one of its devices.
     pub(crate) fn urgent_before(&self, gang: usize) -> bool {
         let tenant = self.tenant(gang);
-        let urgent = tenant.claim.filter(|claim| claim.is_urgent());
+        let urgent = tenant.claim.filter(Claim::is_urgent);
         let before = |deadline: Nanos| urgent.is_none_or(|claim| deadline <= claim.key.deadline);
         tenant.leaseholders.iter().any(|leaseholder| {
             let first = self.devices[leaseholder.device].urgent.first();
