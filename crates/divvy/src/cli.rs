@@ -45,8 +45,10 @@ pub enum Verb {
     /// Run a program in a slice of a device
     Run(run::Args),
     /// List the slices
+    #[command(aliases = ["ls", "list"])]
     Ps(ps::Args),
     /// Show who uses the devices, against what each was promised, again and again
+    #[command(alias = "stats")]
     Top(top::Args),
     /// List the devices of this machine
     Devices(devices::Args),
@@ -55,6 +57,7 @@ pub enum Verb {
     /// Change the memory or the compute of a running slice
     Resize(resize::Args),
     /// End slices and the programs in them
+    #[command(alias = "stop")]
     Kill(kill::Args),
     /// Check that this machine can run programs in slices
     Doctor(doctor::Args),
@@ -78,6 +81,9 @@ pub enum Verb {
     Selftest(selftest::Args),
     /// Print a shell's completions
     Completions(completions::Args),
+    /// Delete lasting slices, as `slice delete` does
+    #[command(hide = true)]
+    Rm(slice::Delete),
     /// Become a program inside a slice
     #[command(hide = true)]
     Enter(enter::Args),
@@ -120,6 +126,7 @@ impl Verb {
             Self::Top(args) => top::run(args, context),
             Self::Devices(args) => devices::run(args, context),
             Self::Slice(args) => slice::run(args, context),
+            Self::Rm(args) => slice::remove(args, context),
             Self::Resize(args) => resize::run(args, context),
             Self::Kill(args) => kill::run(args, context),
             Self::Doctor(args) => doctor::run(args, context),
@@ -202,6 +209,11 @@ pub fn grammar() -> clap::Command {
             grammar = grammar.mut_subcommand(verb.get_name(), |verb| verb.hide(true));
         }
     }
+    // Not for containers: there `-d` is an engine's.
+    let device = |verb: clap::Command| verb.mut_arg("device", |flag| flag.short('d'));
+    grammar = grammar
+        .mut_subcommand("run", device)
+        .mut_subcommand("slice", |slice| slice.mut_subcommand("create", device));
     let lists = lists(&grammar);
     grammar.help_template(format!(
         "{{about}}\n\n{EXAMPLES}\n\n{{usage-heading}} {{usage}}\n{lists}\nOptions:\n{{options}}{{after-help}}"

@@ -6,6 +6,7 @@ mod config;
 mod context;
 mod env;
 mod flags;
+mod habits;
 mod output;
 mod report;
 mod schemas;

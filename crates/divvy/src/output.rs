@@ -141,7 +141,8 @@ pub fn list_text<T: Serialize>(
     table: impl FnOnce(&[T], bool) -> Table,
 ) -> Result<String, Fault> {
     match format {
-        Format::Table | Format::Wide => Ok(table(&items, format == Format::Wide).to_text()),
+        Format::Table => Ok(table(&items, false).shown()),
+        Format::Wide => Ok(table(&items, true).to_text()),
         Format::Name => Ok(items.iter().map(|item| format!("{}\n", name(item))).collect()),
         Format::Json => json(&Document::new(kind, Items { items })),
         Format::Yaml => yaml(&Document::new(kind, Items { items })),

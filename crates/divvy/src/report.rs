@@ -8,6 +8,8 @@ use divvy_agent::REFUSED;
 use divvy_agent::api::Document;
 use divvy_model::{Code, Fault};
 
+use crate::habits;
+
 /// `divvy run` ends with this when Divvy itself failed, as `docker run` does.
 const RUN_FAILED: u8 = 125;
 
@@ -126,7 +128,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let (is_run, json) = glance(&words);
-    let parsers = of_parser(error);
+    let parsers = of_parser(error).or_else(|| of_habit(error));
     // Messages of our parsers have a hint; the rest clap says better.
     let as_ours = json || parsers.is_some();
     let told = parsers.unwrap_or_else(|| of_clap(error));
@@ -159,6 +161,26 @@ fn of_parser(error: &clap::Error) -> Option<Fault> {
         Some(ContextValue::String(argument)) => Some(fault.cause(format!("it was given for {argument}"))),
         _ => Some(fault),
     }
+}
+
+/// A word of another tool's, and what to type here.
+fn of_habit(error: &clap::Error) -> Option<Fault> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    let (word, hint) = match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = word(ContextKind::InvalidSubcommand)?;
+            (word, habits::verb(word)?)
+        }
+        ErrorKind::UnknownArgument => {
+            let word = word(ContextKind::InvalidArg)?;
+            (word, habits::flag(word)?)
+        }
+        _ => return None,
+    };
+    Some(Fault::new(Code::Usage, format!("there is no `{word}` here")).hint(hint))
 }
 
 fn of_clap(error: &clap::Error) -> Fault {

@@ -202,10 +202,6 @@ fn slices_that_are_none() {
     assert!(said.contains("error[D0021]"), "{said}");
     let (_, said) = run_refused(&host, &["--name", "a b", "--memory", "1GiB"]);
     assert!(said.contains("error[D0023]"), "{said}");
-    // Never asked, never ended: there is no terminal to ask on.
-    let (status, said) = host.refused(&["kill", "taken"]);
-    assert_eq!((status, said.contains("--yes")), (2, true), "{said}");
-    assert_eq!(host.slice("taken")["state"], "running");
 }
 
 #[test]

@@ -57,35 +57,59 @@ impl QuantityError {
             Self::NoUnit(text) => {
                 format!("write `{text}GiB`, `{text}MiB`, or a share of the device such as `25%`")
             }
-            Self::NoPercent(text) => format!("write `{text}%`: shares are percentages"),
+            Self::NoPercent(text) => match part_of_one(text) {
+                Some(percent) => {
+                    format!("write `{percent}%` for {text} of the device, or `{text}%` if that is meant")
+                }
+                None => format!("write `{text}%`: shares are percentages"),
+            },
             Self::TooLarge(_) => "a share is at most `100%`, a size at most 16 EiB".into(),
             Self::NotAShare(_) => "shares look like `30%` or `12.5%`".into(),
             Self::Zero(text) if text.trim().ends_with('%') => "a share is above `0%`, such as `30%`".into(),
             Self::UnknownUnit { .. } | Self::NotANumber(_) | Self::Zero(_) => {
-                "sizes look like `4GiB`, `4Gi`, `4096MiB`, `4GB` (decimal) or `50%` (of the device)".into()
+                "sizes look like `4GiB`, `4Gi`, `4096MiB`, `4GB` or `4G` (decimal), or `50%` (of the device)"
+                    .into()
             }
         }
     }
 }
 
-/// Units by the text people type; binary ones by the IEC 80000-13 prefixes, decimal ones by the SI's.
-const UNITS: [(&str, u64); 15] = [
+/// `30` of `0.3`: the percentage, if a number may be meant as a part of one.
+fn part_of_one(text: &str) -> Option<String> {
+    let (millionths, unit) = split(text).ok()?;
+    let is_part = text.contains('.') && unit.is_empty() && (1..=1_000_000).contains(&millionths);
+    // A percentage has two decimals at most.
+    (is_part && millionths % 100 == 0).then(|| (millionths as f64 / 10_000.0).to_string())
+}
+
+/// Units by the text people type, in any case: binary ones have an `i` (IEC 80000-13), decimal ones have none (SI). The
+/// `B` may be left out, as in Kubernetes.
+const UNITS: [(&str, u64); 11] = [
     ("B", 1),
-    ("KiB", 1 << 10),
     ("Ki", 1 << 10),
-    ("MiB", 1 << 20),
     ("Mi", 1 << 20),
-    ("GiB", 1 << 30),
     ("Gi", 1 << 30),
-    ("TiB", 1 << 40),
     ("Ti", 1 << 40),
-    ("kB", 1_000),
-    ("KB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("TB", 1_000_000_000_000),
-    ("PiB", 1 << 50),
+    ("Pi", 1 << 50),
+    ("K", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("P", 1_000_000_000_000_000),
 ];
+
+/// The bytes of a unit.
+fn scale(unit: &str) -> Option<u64> {
+    let last = unit.len().checked_sub(1).filter(|last| *last > 0);
+    let bare = match last.map(|last| unit.split_at_checked(last)) {
+        Some(Some((bare, "b" | "B"))) if !bare.eq_ignore_ascii_case("b") => bare,
+        _ => unit,
+    };
+    UNITS
+        .iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(bare))
+        .map(|(_, scale)| *scale)
+}
 
 /// Splits `4.5GiB` into millionths (4_500_000) and `GiB`. Six decimals are enough for any unit we know.
 fn split(text: &str) -> Result<(u128, &str), QuantityError> {
@@ -126,13 +150,13 @@ impl FromStr for Bytes {
         if unit.is_empty() {
             return Err(QuantityError::NoUnit(text.trim().into()));
         }
-        let Some((_, scale)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+        let Some(scale) = scale(unit) else {
             return Err(QuantityError::UnknownUnit {
                 text: text.into(),
                 unit: unit.into(),
             });
         };
-        let bytes = millionths * u128::from(*scale) / 1_000_000;
+        let bytes = millionths * u128::from(scale) / 1_000_000;
         match u64::try_from(bytes) {
             Ok(0) => Err(QuantityError::Zero(text.into())),
             Ok(bytes) => Ok(Self(bytes)),
@@ -233,6 +257,13 @@ mod tests {
             ("1.5 GiB", 3 << 29),
             ("512B", 512),
             ("0.5KiB", 512),
+            // docker, Slurm and Kubernetes each write one of these.
+            ("4G", 4_000_000_000),
+            ("4g", 4_000_000_000),
+            ("4gb", 4_000_000_000),
+            ("4gib", 4 << 30),
+            ("4096m", 4_096_000_000),
+            ("2P", 2_000_000_000_000_000),
         ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
@@ -246,6 +277,21 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_one_is_asked_back() {
+        let hint = |text: &str| text.parse::<crate::Compute>().expect_err("no unit").hint();
+        assert_eq!(
+            hint("0.3"),
+            "write `30%` for 0.3 of the device, or `0.3%` if that is meant"
+        );
+        assert_eq!(
+            hint("0.125"),
+            "write `12.5%` for 0.125 of the device, or `0.125%` if that is meant"
+        );
+        assert_eq!(hint("30"), "write `30%`: shares are percentages");
+        assert_eq!(hint("1.5"), "write `1.5%`: shares are percentages");
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for text in [
             "",
@@ -254,6 +300,10 @@ mod tests {
             "1.2.3GiB",
             "1.",
             "4 parsecs",
+            "4bb",
+            "4ib",
+            "4i",
+            "4g\u{fc}",
             "0GiB",
             "0%",
             "0.001%",

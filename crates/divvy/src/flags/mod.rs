@@ -65,6 +65,22 @@ pub fn times(text: &str) -> Result<u32, Fault> {
     }
 }
 
+/// A device had no space for a slice whose memory was not given: the number in the refusal is one that was not typed.
+pub fn unsized_request(mut fault: Fault) -> Fault {
+    if fault.code == Code::DeviceFull {
+        fault.causes.insert(
+            0,
+            "no --memory was given, so all of the device was asked for".into(),
+        );
+        let free = fault
+            .hint
+            .take()
+            .map_or_else(String::new, |hint| format!(": {hint}"));
+        fault.hint = Some(format!("say how much, as `--memory 4GiB`{free}"));
+    }
+    fault
+}
+
 /// The policy: the flag's, else the configuration's, else strict.
 pub fn policy_or_setting(flag: Option<Policy>, config: &Config) -> Result<Policy, Fault> {
     match flag {

@@ -78,7 +78,7 @@ fn table(devices: &[DeviceRecord], wide: bool) -> Table {
             ("STATE", false),
         ]);
     }
-    let mut table = Table::new(columns);
+    let mut table = Table::new(columns).without(&["USED", "SLICES", "UUID"]);
     for device in devices {
         let sharing = device.sharing.as_ref();
         let told = |value: Option<String>| value.unwrap_or_else(|| "-".into());

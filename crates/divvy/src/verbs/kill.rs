@@ -10,6 +10,7 @@ use divvy_model::{Code, Fault};
 use crate::config::parse_duration;
 use crate::context::Context;
 use crate::output::{self, Format};
+use crate::report::remark;
 
 /// Names of signals as `kill -l` gives them, with their numbers on Linux (signal(7)); those that end or stop.
 const SIGNALS: [(&str, i32); 10] = [
@@ -26,6 +27,9 @@ const SIGNALS: [(&str, i32); 10] = [
 ];
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
+
+/// The exit status when the question was answered with no.
+const DECLINED: u8 = 1;
 
 /// How long what was killed may take to be gone.
 const LAST: Duration = Duration::from_secs(5);
@@ -46,7 +50,7 @@ pub struct Args {
     /// How long programs may take to end after TERM
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     grace: Duration,
-    /// Do not ask
+    /// Do not ask. Without a terminal nothing is asked
     #[arg(short = 'f', long)]
     yes: bool,
     /// Print which processes would be signalled, and signal none
@@ -60,8 +64,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     for which in &args.slices {
         context.agent_for(which)?.slice(which)?;
     }
-    if !args.yes && !args.dry_run {
-        confirm(&args.slices)?;
+    if !args.yes && !args.dry_run && !confirm(&args.slices) {
+        remark("nothing was ended");
+        return Ok(DECLINED);
     }
     for which in &args.slices {
         let agent = context.agent_for(which)?;
@@ -137,11 +142,11 @@ fn or_no_process(pids: &[String]) -> String {
     }
 }
 
-fn confirm(slices: &[String]) -> Result<(), Fault> {
-    let refused = || Fault::new(Code::Usage, "nothing was ended").hint("`--yes` ends slices without asking");
+/// Whether the person at the terminal, if there is one, wants it so.
+fn confirm(slices: &[String]) -> bool {
     let input = std::io::stdin();
     if !input.is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(refused());
+        return true;
     }
     let _asked = write!(
         std::io::stderr(),
@@ -150,11 +155,7 @@ fn confirm(slices: &[String]) -> Result<(), Fault> {
     );
     let mut answer = String::new();
     let read = input.lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
-        Ok(())
-    } else {
-        Err(refused())
-    }
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 fn signal(text: &str) -> Result<i32, Fault> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use divvy_agent::api::SliceItems;
 use divvy_agent::clock;
 use divvy_container::running::Processes;
-use divvy_model::{Bytes, ContainerRecord, DeviceShare, Fault, SliceRecord, SliceState, UnmanagedRecord};
+use divvy_model::{
+    Bytes, ContainerRecord, DeviceRecord, DeviceShare, Fault, SliceRecord, SliceState, UnmanagedRecord,
+};
 
 use crate::config::parse_duration;
 use crate::context::Context;
@@ -54,8 +56,15 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 fn text(context: &Context, format: Format) -> Result<String, Fault> {
+    let for_people = matches!(format, Format::Table | Format::Wide);
+    let mut indexes = Indexes::default();
     let SliceItems { mut items, unmanaged } = match context.agent_of_slices()? {
-        Some(agent) => agent.slices()?.body,
+        Some(agent) => {
+            if for_people {
+                indexes = Indexes::of(&agent.devices()?.body.items);
+            }
+            agent.slices()?.body
+        }
         // There is no slice here; the devices may be in use all the same.
         None => SliceItems {
             items: Vec::new(),
@@ -69,16 +78,19 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
         Format::Json | Format::Yaml => {
             output::document_text(format, "SliceList", &SliceItems { items, unmanaged })
         }
-        Format::Name => output::list_text(format, "SliceList", items, |slice| &slice.name, table),
+        Format::Name => Ok(items.iter().map(|slice| format!("{}\n", slice.name)).collect()),
         Format::Table | Format::Wide => {
-            let mut table = table(&items, format == Format::Wide);
+            let mut table = table(&items, &indexes, format == Format::Wide);
             let columns = table.columns();
             for process in &unmanaged {
-                let mut row = outsider(process, format == Format::Wide);
+                let mut row = outsider(process, &indexes, format == Format::Wide);
                 row.resize(columns, "-".into());
                 table.row(row);
             }
-            Ok(table.to_text())
+            Ok(match format {
+                Format::Wide => table.to_text(),
+                _ => table.shown(),
+            })
         }
     }
 }
@@ -104,11 +116,12 @@ fn container(record: &ContainerRecord) -> String {
 }
 
 /// A row for a process that is in no slice.
-fn outsider(process: &UnmanagedRecord, wide: bool) -> Vec<String> {
+fn outsider(process: &UnmanagedRecord, indexes: &Indexes, wide: bool) -> Vec<String> {
     let dash = || String::from("-");
     let mut row = vec![
         "(unmanaged)".into(),
-        process.device_uuid.chars().take(12).collect(),
+        indexes.cell(&process.device_uuid, false),
+        short(&process.device_uuid),
         process
             .memory_used_bytes
             .map_or_else(dash, |bytes| bytes.to_string()),
@@ -127,10 +140,11 @@ fn outsider(process: &UnmanagedRecord, wide: bool) -> Vec<String> {
 }
 
 /// Slices as a table.
-pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
+pub fn table(slices: &[SliceRecord], indexes: &Indexes, wide: bool) -> Table {
     let mut columns = vec![
         ("NAME", false),
         ("DEVICE", false),
+        ("UUID", false),
         ("USED", true),
         ("LIMIT", true),
         ("", true),
@@ -154,7 +168,7 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
     if any_container {
         columns.push(("CONTAINER", false));
     }
-    let mut table = Table::new(columns);
+    let mut table = Table::new(columns).without(&["", "UUID", "AGE", "PROCESSES", "SHARE", "CONTAINER"]);
     for slice in slices {
         let used = if slice.usage_unknown {
             ("-".into(), "-".into())
@@ -169,7 +183,8 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
         };
         let mut row = vec![
             slice.name.clone(),
-            device(slice, &slice.shares.first.device_uuid),
+            indexes.cell(&slice.shares.first.device_uuid, slice.emulated_spec.is_some()),
+            short(&slice.shares.first.device_uuid),
             used.0,
             slice.shares.first.memory_limit_bytes.to_string(),
             used.1,
@@ -199,20 +214,42 @@ pub fn table(slices: &[SliceRecord], wide: bool) -> Table {
         let columns = row.len();
         table.row(row);
         for share in &slice.shares.further {
-            table.row(further(slice, share, columns));
+            table.row(further(slice, share, indexes, columns));
         }
     }
     table
 }
 
-/// The beginning of a device's UUID, and whether it is emulated.
-fn device(slice: &SliceRecord, uuid: &str) -> String {
-    let short: String = uuid.chars().take(12).collect();
-    devices::marked(&short, slice.emulated_spec.is_some())
+/// The beginning of a device's UUID.
+fn short(uuid: &str) -> String {
+    uuid.chars().take(12).collect()
+}
+
+/// The devices' indexes, by which people name them.
+#[derive(Default)]
+pub struct Indexes(Vec<(String, u32)>);
+
+impl Indexes {
+    /// Those of these devices.
+    pub fn of(devices: &[DeviceRecord]) -> Self {
+        Self(
+            devices
+                .iter()
+                .map(|device| (device.uuid.clone(), device.index))
+                .collect(),
+        )
+    }
+
+    /// A device's index, and whether it is emulated.
+    fn cell(&self, uuid: &str, emulated: bool) -> String {
+        let found = self.0.iter().find(|(of, _)| of == uuid);
+        let index = found.map_or_else(|| "-".into(), |(_, index)| index.to_string());
+        devices::marked(&index, emulated)
+    }
 }
 
 /// A row for a further device of a slice.
-fn further(slice: &SliceRecord, share: &DeviceShare, columns: usize) -> Vec<String> {
+fn further(slice: &SliceRecord, share: &DeviceShare, indexes: &Indexes, columns: usize) -> Vec<String> {
     let (used, bar) = match slice.usage_unknown {
         true => ("-".into(), "-".into()),
         false => (
@@ -222,7 +259,8 @@ fn further(slice: &SliceRecord, share: &DeviceShare, columns: usize) -> Vec<Stri
     };
     let mut row = vec![
         format!("({})", slice.name),
-        device(slice, &share.device_uuid),
+        indexes.cell(&share.device_uuid, slice.emulated_spec.is_some()),
+        short(&share.device_uuid),
         used,
         share.memory_limit_bytes.to_string(),
         bar,

@@ -19,7 +19,7 @@ pub struct Args {
     /// The slice, by name, id or unique prefix of an id
     slice: String,
     /// Its new memory: 8GiB, 50% (of the device)
-    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: Option<MemoryAmount>,
     #[command(flatten)]
     compute: compute::Flags,

@@ -12,7 +12,7 @@ use divvy_model::{
 
 use crate::config::{Config, parse_duration};
 use crate::context::{Context, enter_command, in_background};
-use crate::flags::{or_setting, parse, sharing, terms, usage};
+use crate::flags::{self, or_setting, parse, sharing, terms, usage};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::share_words;
@@ -31,7 +31,7 @@ use crate::verbs::accelerators;
   divvy run --memory 1GiB --driver ./libcuda.so.1 --dry-run -- ./saxpy")]
 pub struct Args {
     /// Memory of the slice: 4GiB, 4096MiB, 4GB, 50% (of the device) [default: the whole device]
-    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: Option<MemoryAmount>,
     #[command(flatten)]
     terms: terms::Flags,
@@ -60,8 +60,8 @@ pub struct Args {
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    /// The program and its arguments: all that follows the first word that is no flag. `--` may stand before it
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
@@ -100,9 +100,17 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         show(context.format, &plan)?;
         return Ok(0);
     }
-    launch::run(&run, &launch, &helpers, |plan| {
+    let outcome = launch::run(&run, &launch, &helpers, |plan| {
         for line in remarks(&launch, plan) {
             remark(&line);
+        }
+    });
+    let is_sized = launch.request.memory.is_some() || launch.request.terms.whole || launch.join.is_some();
+    outcome.map_err(|fault| {
+        if is_sized {
+            fault
+        } else {
+            flags::unsized_request(fault)
         }
     })
 }

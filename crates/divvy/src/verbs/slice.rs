@@ -48,7 +48,7 @@ struct Create {
     /// Its name: 1 to 63 letters, digits, `-`, `_` or `.`
     name: String,
     /// Its memory: 8GiB, 8192MiB, 8GB, 50% (of the device)
-    #[arg(long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: MemoryAmount,
     #[command(flatten)]
     terms: terms::Flags,
@@ -71,7 +71,7 @@ struct List {
 }
 
 #[derive(Debug, clap::Args)]
-struct Delete {
+pub struct Delete {
     /// Slices, by name, id or unique prefix of an id
     #[arg(required = true, value_name = "SLICE")]
     slices: Vec<String>,
@@ -152,16 +152,22 @@ fn pods(words: Option<&str>) -> Result<Vec<String>, Fault> {
 
 fn show_all(args: &List, context: &Context) -> Result<u8, Fault> {
     let format = if args.quiet { Format::Name } else { context.format };
-    let mut slices = match context.agent_of_slices()? {
-        Some(agent) => agent.slices()?.body.items,
-        None => Vec::new(),
+    let (mut slices, devices) = match context.agent_of_slices()? {
+        Some(agent) => (agent.slices()?.body.items, agent.devices()?.body.items),
+        None => (Vec::new(), Vec::new()),
     };
     slices.retain(|slice| slice.lasting);
-    output::list(format, "SliceList", slices, |slice| &slice.name, ps::table)?;
+    let indexes = ps::Indexes::of(&devices);
+    let table = |slices: &[SliceRecord], wide| ps::table(slices, &indexes, wide);
+    output::list(format, "SliceList", slices, |slice| &slice.name, table)?;
     Ok(0)
 }
 
-fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
+/// Deletes them.
+///
+/// # Errors
+/// What the agent refuses.
+pub fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
     // All are looked up before the first goes: a wrong name among them changes nothing.
     let mut found = Vec::new();
     for which in &args.slices {
@@ -190,7 +196,10 @@ fn remove(args: &Delete, context: &Context) -> Result<u8, Fault> {
                 output::print(&format!("deleted {}", slice.name))?;
             }
         }
-        format => output::list(format, "SliceList", deleted, |slice| &slice.name, ps::table)?,
+        format => {
+            let table = |slices: &[SliceRecord], wide| ps::table(slices, &ps::Indexes::default(), wide);
+            output::list(format, "SliceList", deleted, |slice| &slice.name, table)?;
+        }
     }
     Ok(0)
 }

@@ -1,5 +1,6 @@
 //! `divvy top`: who uses the devices, against what each was promised, again and again.
 
+mod history;
 mod order;
 mod picture;
 mod screen;
@@ -22,13 +23,16 @@ use crate::output::{self, Format};
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy top
-  divvy top --once
+  divvy top -n 1
   divvy top --once -o json
   divvy top --sort debt --interval 2s")]
 pub struct Args {
-    /// Print once, as a plain table, and end
-    #[arg(long)]
+    /// Print once, as a plain table, and end: the same as -n 1
+    #[arg(short = '1', long)]
     once: bool,
+    /// Print so many times, as plain tables, and end
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "once", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
     /// How often it is looked
     #[arg(long, value_name = "INTERVAL", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
@@ -46,17 +50,22 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let mut source = Source::new(context);
     let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     let for_people = matches!(context.format, Format::Table | Format::Wide);
-    if !args.once && for_people && !dumb && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
+    let times = args.count.or(args.once.then_some(1));
+    if times.is_none()
+        && for_people
+        && !dumb
+        && std::io::stdout().is_terminal()
+        && std::io::stdin().is_terminal()
     {
         let state = State::new(args.sort, args.readonly);
         screen::show(&mut source, state, interval)?;
         return Ok(0);
     }
-    loop {
+    for shown in 1.. {
         let mut picture = source.look()?;
         picture.sort(args.sort);
         let text = match context.format {
-            Format::Json if args.once => output::document_text(Format::Json, "Usage", &picture)?,
+            Format::Json if times == Some(1) => output::document_text(Format::Json, "Usage", &picture)?,
             Format::Json => output::json_line("Usage", &picture)?,
             Format::Yaml => format!("---\n{}", output::document_text(Format::Yaml, "Usage", &picture)?),
             Format::Name => picture
@@ -64,13 +73,23 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
                 .iter()
                 .map(|item| format!("{}\n", item.slice))
                 .collect(),
-            Format::Table | Format::Wide => picture.table().to_text(),
+            Format::Table => spaced(shown, picture.table().shown()),
+            Format::Wide => spaced(shown, picture.table().to_text()),
         };
         let heard = output::line(text.trim_end())?;
-        if args.once || !heard {
-            return Ok(0);
+        if times == Some(shown) || !heard {
+            break;
         }
         std::thread::sleep(interval);
+    }
+    Ok(0)
+}
+
+/// A table, apart from the one before it.
+fn spaced(shown: u64, text: String) -> String {
+    match shown {
+        1 => text,
+        _ => format!("\n{text}"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What `divvy top` shows at one moment: the devices, and each slice's use against its share.
 
 use divvy_agent::api::compute::{ComputeRecord, ComputeStanding};
-use divvy_model::{Bytes, DeviceKind, DeviceRecord, Mode, SliceRecord};
+use divvy_model::{Bytes, DeviceKind, DeviceRecord, Mode, ProcessRecord, SliceRecord};
 use serde::Serialize;
 
 use super::order::Order;
@@ -50,6 +50,8 @@ pub struct Item {
     pub slice_id: String,
     /// The device.
     pub device_uuid: String,
+    /// Its place in bus order; none where the device is not listed.
+    pub device_index: Option<u32>,
     /// How the device is shared.
     pub share_mode: Mode,
     /// What it was promised, in words.
@@ -78,6 +80,8 @@ pub struct Item {
     pub memory_limit_bytes: Bytes,
     /// How many there are.
     pub process_count: usize,
+    /// They, with what each holds of all the slice's devices together.
+    pub processes: Vec<ProcessRecord>,
     /// Whether its device is emulated.
     pub emulated: bool,
 }
@@ -104,6 +108,10 @@ impl Picture {
                     memory_used_bytes: share.memory_used_bytes,
                     memory_limit_bytes: share.memory_limit_bytes,
                     device_uuid: share.device_uuid.clone(),
+                    device_index: devices
+                        .iter()
+                        .find(|device| device.uuid == share.device_uuid)
+                        .map(|device| device.index),
                     ..Item::of(slice, record)
                 });
             }
@@ -149,7 +157,8 @@ impl Picture {
 
     /// As a plain table.
     pub fn table(&self) -> Table {
-        let mut table = Table::new(COLUMNS.to_vec());
+        let spare = ["DEBT", "10s", "WAIT", "SHARE", "STATE"];
+        let mut table = Table::new(COLUMNS.to_vec()).without(&spare);
         for item in &self.items {
             let mut cells = item.cells();
             cells[1] = devices::marked(&cells[1], item.emulated);
@@ -192,13 +201,14 @@ impl Item {
             debt_ns: record.map_or(0, |record| record.debt_ns),
             standing: record.map_or(slice.state.name(), |record| record.standing.name()),
             process_count: slice.processes.len(),
+            processes: slice.processes.clone(),
             emulated: slice.emulated_spec.is_some(),
             ..Self::default()
         }
     }
 
     /// What it used of the last second: what the device says, or else what was leased.
-    fn use_1s(&self) -> Option<f64> {
+    pub fn use_1s(&self) -> Option<f64> {
         self.busy_1s_ratio.or(self.used_1s_ratio)
     }
 
@@ -206,7 +216,8 @@ impl Item {
     pub fn cells(&self) -> Vec<String> {
         vec![
             self.slice.clone(),
-            self.device_uuid.chars().take(8).collect(),
+            self.device_index
+                .map_or_else(|| "-".into(), |index| index.to_string()),
             self.share.clone(),
             percent(self.use_1s()),
             percent(self.busy_10s_ratio.or(self.used_10s_ratio)),

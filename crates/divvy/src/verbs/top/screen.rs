@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use divvy_model::{Code, DeviceKind, Fault};
+use divvy_model::{Bytes, Code, DeviceKind, Fault, ProcessRecord};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table};
 use ratatui::{Frame, Terminal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Source;
-use super::picture::{COLUMNS, Device, Picture, percent};
+use super::picture::{COLUMNS, Device, Item, Picture, percent};
 use super::state::{Action, State, Talk};
 use crate::verbs::devices::marked;
 
@@ -25,8 +25,10 @@ const HELP: &str = " q, Ctrl-C    leave
  /            show only slices whose names hold what is typed
  esc          show all of them again
  up, down     choose a slice
+ p            show each slice's processes, or hide them again
  x            ask the programs of the chosen slice to end
  USE          of the device's time, over 1 and 10 seconds
+ LAST         the same for each of the last looks, from nothing to all (#)
  WAIT         how much of the last second it waited
  DEBT         device time that it has to repay before its turn comes";
 
@@ -52,6 +54,8 @@ pub fn show(source: &mut Source<'_>, mut state: State, interval: Duration) -> Re
     for signal in [SIGTERM, SIGHUP, SIGINT] {
         signal_hook::flag::register(signal, ended.clone()).map_err(|error| unusable(&error))?;
     }
+    state.coloured = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    state.history.note(&picture);
     let mut terminal: Terminal<CrosstermBackend<Stdout>> =
         ratatui::try_init().map_err(|error| unusable(&error))?;
     let _restored = Restore;
@@ -76,7 +80,10 @@ pub fn show(source: &mut Source<'_>, mut state: State, interval: Duration) -> Re
             None => {
                 looked = Instant::now();
                 match source.look() {
-                    Ok(now) => picture = now,
+                    Ok(now) => {
+                        picture = now;
+                        state.history.note(&picture);
+                    }
                     // The last picture stays: the agent may be back in a moment.
                     Err(fault) => state.talk = Talk::Said(fault.to_string()),
                 }
@@ -102,7 +109,7 @@ fn wait(until: Instant, ended: &AtomicBool) -> std::io::Result<Option<Event>> {
     }
 }
 
-/// Draws one picture. ASCII only; colour never carries meaning alone, so there is none.
+/// Draws one picture. ASCII only; colour never carries meaning alone.
 pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
     let devices = u16::try_from(picture.devices.len()).unwrap_or(u16::MAX);
     // A line each, and never more than half of the screen.
@@ -115,31 +122,36 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
     ])
     .areas(frame.area());
     let items = state.shown(picture);
-    let title = format!(
-        "divvy top   {}   {}   sorted by {}",
-        counted(picture.devices.len(), "device"),
-        counted(items.len(), "slice"),
-        state.order.name()
+    let title = fitting(
+        &[
+            "divvy top".into(),
+            counted(picture.devices.len(), "device"),
+            counted(items.len(), "slice"),
+            format!("sorted by {}", state.order.name()),
+        ],
+        "   ",
+        head.width,
     );
     frame.render_widget(Line::styled(title, Modifier::BOLD), head);
     let width = usize::from(bars.width);
     let lines: Vec<Line<'_>> = picture
         .devices
         .iter()
-        .map(|device| Line::raw(line(device, width)))
+        .map(|device| Line::styled(line(device, width), state.colour(device_level(device))))
         .collect();
     frame.render_widget(Paragraph::new(lines), bars);
-    // On a narrow screen the device's column is the one that is missed least.
-    let wide = rows.width >= 100;
-    let widths: [u16; 10] = [12, if wide { 9 } else { 0 }, 13, 6, 6, 6, 5, 8, 8, 9];
-    let seen = |at: &usize| widths[*at] > 0;
-    let columns: Vec<usize> = (0..COLUMNS.len()).filter(seen).collect();
-    let titles = columns.iter().map(|at| cell(COLUMNS[*at].0, COLUMNS[*at].1));
+    let columns = columns_within(rows.width);
+    let looks = usize::from(looks_within(rows.width));
+    let titles = columns.iter().map(|at| match at {
+        1 => cell("DEV", false),
+        at => cell(COLUMNS[*at].0, COLUMNS[*at].1),
+    });
+    let titles = titles.chain((looks > 0).then(|| cell("LAST", true)));
     let head = Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED));
     // The chosen row is always in sight.
     let room = usize::from(rows.height.saturating_sub(1)).max(1);
     let first = state.chosen.saturating_sub(room - 1);
-    let shown = items.iter().enumerate().skip(first).map(|(at, item)| {
+    let shown = items.iter().enumerate().skip(first).flat_map(|(at, item)| {
         let marks = if at == state.chosen {
             Modifier::UNDERLINED
         } else {
@@ -147,17 +159,120 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, state: &State) {
         };
         let cells = item.cells();
         let text = |at: &usize| cell(&cells[*at].replace(char::is_control, "?"), COLUMNS[*at].1);
-        let cells: Vec<Cell<'_>> = columns.iter().map(text).collect();
-        Row::new(cells).style(Style::new().add_modifier(marks))
+        let cells = columns.iter().map(text);
+        let cells = cells.chain((looks > 0).then(|| cell(&state.history.drawn(item, looks), true)));
+        let row = Row::new(cells.collect::<Vec<_>>());
+        let row = row.style(state.colour(slice_level(item)).add_modifier(marks));
+        let processes = item.processes.iter().filter(|_| state.processes);
+        [row]
+            .into_iter()
+            .chain(processes.map(|process| process_row(process, &columns)))
     });
     let widths = columns.iter().map(|at| match at {
-        0 => Constraint::Min(8),
-        at => Constraint::Length(widths[*at]),
+        0 => Constraint::Min(WIDTHS[0]),
+        at => Constraint::Length(WIDTHS[*at]),
     });
+    let widths = widths.chain((looks > 0).then_some(Constraint::Length(looks as u16)));
     frame.render_widget(Table::new(shown, widths).header(head).column_spacing(1), rows);
-    frame.render_widget(Line::raw(last_line(state)), foot);
+    frame.render_widget(Line::raw(last_line(state, foot.width)), foot);
     if state.talk == Talk::Help {
         help(frame);
+    }
+}
+
+/// How wide each of the columns is.
+const WIDTHS: [u16; 10] = [12, 3, 16, 6, 6, 6, 5, 8, 8, 9];
+/// The columns that a narrow screen does without: debt, 10 s, waiting, share, state, limit.
+const SPARE: [usize; 6] = [6, 4, 5, 2, 9, 8];
+/// The column of the memory in use.
+const MEMORY: usize = 7;
+
+/// The columns of a screen of this width. None is cut but the slices' names.
+fn columns_within(width: u16) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..COLUMNS.len()).collect();
+    for spare in SPARE {
+        if needed(&columns) <= width {
+            break;
+        }
+        columns.retain(|at| *at != spare);
+    }
+    columns
+}
+
+fn needed(columns: &[usize]) -> u16 {
+    columns
+        .iter()
+        .map(|at| WIDTHS[*at] + 1)
+        .sum::<u16>()
+        .saturating_sub(1)
+}
+
+/// How many looks there is space for beside all columns.
+fn looks_within(width: u16) -> u16 {
+    let all: Vec<usize> = (0..COLUMNS.len()).collect();
+    match width.saturating_sub(needed(&all) + 1) {
+        0..10 => 0,
+        left => left.min(60),
+    }
+}
+
+/// A row for a process, below its slice's.
+fn process_row(process: &ProcessRecord, columns: &[usize]) -> Row<'static> {
+    let command = process.command.replace(char::is_control, "?");
+    let cells = columns.iter().map(|at| match *at {
+        0 => cell(&format!(" {} {command}", process.pid), false),
+        MEMORY => cell(&process.memory_used_bytes.to_string(), true),
+        _ => cell("", false),
+    });
+    Row::new(cells.collect::<Vec<_>>())
+}
+
+/// How near something is to its bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Usual,
+    /// Above nine tenths.
+    High,
+    /// At it, or held back.
+    Full,
+}
+
+impl Level {
+    fn of(used: f64) -> Self {
+        match used {
+            0.99.. => Self::Full,
+            0.9.. => Self::High,
+            _ => Self::Usual,
+        }
+    }
+}
+
+fn device_level(device: &Device) -> Level {
+    Level::of(part(device.memory_used_bytes, device.memory_total_bytes))
+}
+
+fn slice_level(item: &Item) -> Level {
+    match item.standing {
+        "throttled" | "stuck" | "frozen" => Level::Full,
+        _ => Level::of(part(item.memory_used_bytes, item.memory_limit_bytes)),
+    }
+}
+
+fn part(used: Bytes, of: Bytes) -> f64 {
+    match of.0 {
+        0 => 0.0,
+        total => used.0 as f64 / total as f64,
+    }
+}
+
+impl State {
+    fn colour(&self, level: Level) -> Style {
+        match level {
+            _ if !self.coloured => Style::new(),
+            Level::Usual => Style::new(),
+            Level::High => Style::new().fg(Color::Yellow),
+            Level::Full => Style::new().fg(Color::Red),
+        }
     }
 }
 
@@ -170,10 +285,7 @@ fn cell(text: &str, right: bool) -> Cell<'static> {
 fn line(device: &Device, width: usize) -> String {
     // What the words and numbers take; the rest is for the bars.
     let steps = (width.saturating_sub(70) / 2).clamp(8, 30);
-    let memory = match device.memory_total_bytes.0 {
-        0 => 0.0,
-        total => device.memory_used_bytes.0 as f64 / total as f64,
-    };
+    let memory = part(device.memory_used_bytes, device.memory_total_bytes);
     let used = device.busy_1s_ratio.or(device.used_1s_ratio);
     let name = device.name.replace(char::is_control, "?");
     let cut = |name: &str, most| name.chars().take(most).collect::<String>();
@@ -182,7 +294,14 @@ fn line(device: &Device, width: usize) -> String {
         DeviceKind::Emulated => marked(cut(name.trim_start_matches("NVIDIA "), 5).trim_end(), true),
         _ => cut(&name, 16),
     };
-    format!(
+    // Without space for bars the numbers stay, and before them the name goes.
+    let numbers = format!(
+        "{:>6}  {} of {}",
+        percent(used),
+        device.memory_used_bytes,
+        device.memory_total_bytes
+    );
+    let all = format!(
         "{:<2} {name:<16} time {} {:>6}  memory {} {} of {}",
         device.index,
         bar(used.unwrap_or(0.0), steps),
@@ -190,7 +309,27 @@ fn line(device: &Device, width: usize) -> String {
         bar(memory, steps),
         device.memory_used_bytes,
         device.memory_total_bytes
-    )
+    );
+    let named = format!("{:<2} {name:<16} {numbers}", device.index);
+    let fits = |text: &String| text.chars().count() <= width;
+    let found = [all, named].into_iter().find(fits);
+    found.unwrap_or_else(|| format!("{:<2} {numbers}", device.index))
+}
+
+/// As many of the parts as fit, in their order.
+fn fitting(parts: &[String], between: &str, width: u16) -> String {
+    let mut text = String::new();
+    for part in parts {
+        let more = match text.is_empty() {
+            true => part.clone(),
+            false => format!("{between}{part}"),
+        };
+        if (text.chars().count() + more.chars().count()) > usize::from(width) {
+            break;
+        }
+        text.push_str(&more);
+    }
+    text
 }
 
 fn bar(ratio: f64, steps: usize) -> String {
@@ -198,10 +337,11 @@ fn bar(ratio: f64, steps: usize) -> String {
     format!("[{}{}]", "#".repeat(full), ".".repeat(steps - full))
 }
 
-fn last_line(state: &State) -> String {
+fn last_line(state: &State, width: u16) -> String {
     match &state.talk {
         Talk::Keys | Talk::Help if state.filter.is_empty() => {
-            "q leave  s sort  / filter  x end  ? help".into()
+            let keys = ["q leave", "? help", "s sort", "/ filter", "p processes", "x end"];
+            fitting(&keys.map(String::from), "  ", width)
         }
         Talk::Keys | Talk::Help => format!("slices with `{}`  esc shows all  ? help", state.filter),
         Talk::Filter => format!("/{}_", state.filter),
@@ -212,7 +352,7 @@ fn last_line(state: &State) -> String {
 
 fn help(frame: &mut Frame<'_>) {
     let area = frame.area();
-    let (width, height) = (72.min(area.width), 11.min(area.height));
+    let (width, height) = (72.min(area.width), 13.min(area.height));
     let over = Rect::new(
         (area.width - width) / 2,
         (area.height - height) / 2,
@@ -281,8 +421,9 @@ mod tests {
     }
 
     fn picture() -> Picture {
+        let processes = json!([{"pid": 4711, "command": "python", "memory_used_bytes": 5_u64 << 30}]);
         let slices = vec![
-            slice("train", 40, &json!({"compute": 7000})),
+            slice("train", 40, &json!({"compute": 7000, "processes": processes})),
             slice(
                 "serve\u{1b}[2J",
                 8,
@@ -336,6 +477,13 @@ mod tests {
     fn a_small_screen_and_a_wide_one() {
         let state = State::new(Order::Use, false);
         insta::assert_snapshot!("top_80x24", drawn(80, 24, &state));
+        insta::assert_snapshot!("top_60x10", drawn(60, 10, &state));
+        insta::assert_snapshot!("top_40x8", drawn(40, 8, &state));
+        let mut state = state;
+        for _ in 0..3 {
+            state.history.note(&picture());
+        }
+        state.processes = true;
         insta::assert_snapshot!("top_120x10", drawn(120, 10, &state));
         // Nothing is drawn outside of a screen that is too small for anything.
         for (width, height) in [(1, 1), (10, 2), (300, 3)] {

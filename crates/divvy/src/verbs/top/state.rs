@@ -2,6 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::history::History;
 use super::order::Order;
 use super::picture::{Item, Picture};
 
@@ -45,6 +46,12 @@ pub struct State {
     pub talk: Talk,
     /// No key changes anything.
     pub readonly: bool,
+    /// Each slice's processes are shown below it.
+    pub processes: bool,
+    /// Colours are used, beside the words that say the same.
+    pub coloured: bool,
+    /// What the slices used before.
+    pub history: History,
 }
 
 impl State {
@@ -80,6 +87,7 @@ impl State {
             (Talk::Keys, KeyCode::Esc) => self.filter.clear(),
             (Talk::Keys, KeyCode::Char('?' | 'h')) => self.talk = Talk::Help,
             (Talk::Keys, KeyCode::Char('/')) => self.talk = Talk::Filter,
+            (Talk::Keys, KeyCode::Char('p')) => self.processes = !self.processes,
             (Talk::Keys, KeyCode::Char('s')) => self.order = self.order.next(),
             (Talk::Keys, KeyCode::Down | KeyCode::Char('j')) => self.chosen = self.chosen.saturating_add(1),
             (Talk::Keys, KeyCode::Up | KeyCode::Char('k')) => self.chosen = self.chosen.saturating_sub(1),

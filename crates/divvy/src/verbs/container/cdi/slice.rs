@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::directories::{capabilities, check_free};
 use crate::config::parse_duration;
 use crate::context::Context;
-use crate::flags::{or_setting, parse, terms};
+use crate::flags::{or_setting, parse, terms, unsized_request};
 use crate::output;
 use crate::report::remark;
 
@@ -232,7 +232,10 @@ fn created(
         pods: Vec::new(),
         dry_run,
     };
-    let created = client.create(&ask)?;
+    let is_sized = ask.request.memory.is_some();
+    let created = client
+        .create(&ask)
+        .map_err(|fault| if is_sized { fault } else { unsized_request(fault) })?;
     for bypass in &created.slice.bypasses {
         remark(&format!("not enforced: {bypass}"));
     }

@@ -1,0 +1,118 @@
+//! Commands as people type them who come from docker, kubectl, Slurm and nvidia-smi: each does what is meant, or says
+//! what to type.
+
+mod common;
+
+use common::Host;
+use serde_json::Value;
+
+/// The memory of the slice that `divvy run` with these flags would make.
+fn memory(host: &Host, words: &[&str]) -> Value {
+    let plan = host.json(&[&["run", "--dry-run"], words].concat());
+    plan["slice"]["memory_limit_bytes"].clone()
+}
+
+#[test]
+fn a_program_needs_no_dashes_before_it() {
+    let host = Host::new();
+    let whole = [
+        "run",
+        "--memory",
+        "1GiB",
+        "sh",
+        "-c",
+        "echo $0 $1",
+        "--memory",
+        "-o",
+    ];
+    assert_eq!(host.text(&whole), "--memory -o\n");
+    assert_eq!(
+        host.text(&["run", "-m", "1GiB", "--", "echo", "--", "-d"]),
+        "-- -d\n"
+    );
+    let plan = host.json(&["run", "--dry-run", "-m", "1GiB", "-d", "0", "python", "x.py"]);
+    assert_eq!(plan["slice"]["command"], serde_json::json!(["python", "x.py"]));
+}
+
+#[test]
+fn a_flag_that_there_is_not_is_no_program() {
+    let host = Host::new();
+    let (status, said) = host.refused(&["run", "--memroy", "1GiB", "true"]);
+    assert_eq!(status, 125);
+    assert!(
+        said.contains("error[D0001]") && said.contains("--memory"),
+        "{said}"
+    );
+}
+
+#[test]
+fn sizes_of_other_tools() {
+    let host = Host::new();
+    for size in ["4G", "4g", "4gb", "4GB", "4000m"] {
+        assert_eq!(memory(&host, &["-m", size, "true"]), 4_000_000_000_u64, "{size}");
+    }
+    assert_eq!(memory(&host, &["-m", "4gi", "true"]), 4_u64 << 30);
+}
+
+#[test]
+fn words_of_other_tools_say_what_to_type() {
+    let host = Host::new();
+    for (words, status, told) in [
+        (&["run", "--gpus", "all", "true"][..], 125, "`--device 0,1`"),
+        (&["run", "--gres=gpu:1", "true"], 125, "`--device 0,1`"),
+        (&["logs", "train"], 2, "`divvy events`"),
+        (&["wait", "train"], 2, "`divvy run --wait`"),
+        (&["exec", "train", "sh"], 2, "`divvy run --slice NAME PROGRAM`"),
+        (&["describe", "train"], 2, "`divvy inspect NAME`"),
+        (&["ps", "-l", "1"], 2, "`divvy ps --watch`"),
+        (&["run", "-m", "1GiB", "--compute", "0.3", "true"], 125, "`30%`"),
+    ] {
+        let (got, said) = host.refused(words);
+        assert_eq!(got, status, "{words:?}: {said}");
+        assert!(
+            said.contains("hint: ") && said.contains(told),
+            "{words:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn verbs_of_other_tools_do_what_they_do_there() {
+    let host = Host::new();
+    host.text(&["slice", "create", "kept", "-m", "2GiB"]);
+    let mut tenant = host.idle("train", "1GiB");
+    assert_eq!(host.json(&["ls"])["items"], host.json(&["ps"])["items"]);
+    assert_eq!(host.text(&["stats", "-n", "1"]).lines().count(), 3);
+    assert_eq!(
+        host.text(&["stop", "train"]).lines().count(),
+        1,
+        "without a terminal nothing is asked"
+    );
+    tenant.child.wait().expect("it has ended");
+    host.text(&["rm", "kept"]);
+    assert_eq!(host.json(&["ps"])["items"], serde_json::json!([]));
+}
+
+#[test]
+fn all_of_a_device_that_is_not_free_is_said_to_have_been_assumed() {
+    let host = Host::new();
+    let _tenant = host.idle("train", "1GiB");
+    let (status, said) = host.refused(&["run", "true"]);
+    assert_eq!(status, 125);
+    let cause = "because: no --memory was given, so all of the device was asked for";
+    assert!(said.contains(cause) && said.contains("`--memory 4GiB`"), "{said}");
+    let (_, asked) = host.refused(&["run", "-m", "79GiB", "true"]);
+    assert!(!asked.contains("no --memory"), "{asked}");
+}
+
+#[test]
+fn each_row_has_the_device_s_index() {
+    let host = Host::new();
+    let _tenant = host.idle("train", "1GiB");
+    let table = host.text(&["ps"]);
+    let row = table.lines().nth(1).expect("a slice");
+    assert!(row.contains("  0 [emulated]  GPU-"), "{row}");
+    let table = host.text(&["top", "--once"]);
+    let row = table.lines().nth(1).expect("a slice");
+    assert!(row.contains("  0 [emulated]  "), "{row}");
+}
