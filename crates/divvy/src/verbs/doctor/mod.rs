@@ -131,7 +131,8 @@ fn table(checks: &[Check], _wide: bool) -> Table {
         ("CHECK", false),
         ("STATUS", false),
         ("FOUND", false),
-    ]);
+    ])
+    .without(&["CATEGORY"]);
     for check in checks {
         let status = match check.status {
             Status::Ok => "ok",
