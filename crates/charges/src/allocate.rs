@@ -10,7 +10,7 @@ use crate::deferred::Freed;
 use crate::environment::{Account, Environment, Reserve as _, Stream};
 use crate::owner::{Extent, Owned, Owner};
 use crate::pools::Begun;
-use crate::reserve::{Reclaim as _, ask_again, refused};
+use crate::reserve::{Reclaim as _, ask_again, note_refusal, refused};
 use crate::units::rounded;
 
 impl<E: Environment> Charges<E> {
@@ -323,6 +323,7 @@ impl<E: Environment> Charges<E> {
         self.env().log(format_args!(
             "{bytes} bytes are refused: they fit neither in the share nor beyond it"
         ));
+        note_refusal(account, bytes);
         CUDA_ERROR_OUT_OF_MEMORY
     }
 
@@ -332,7 +333,7 @@ impl<E: Environment> Charges<E> {
         match account.reserve(most) {
             Ok(()) => {}
             Err(ReserveError::Refused { .. }) => return None,
-            Err(other) => return Some(refused(self.env(), bytes, "an allocation", other)),
+            Err(other) => return Some(refused(self.env(), account, bytes, "an allocation", other)),
         }
         let result = (request.call)();
         if result.is_success() {
@@ -357,7 +358,7 @@ impl<E: Environment> Charges<E> {
         match account.slot()?.reserve_spill(bytes, account.spill_limit_bytes()) {
             Ok(()) => {}
             Err(ReserveError::Refused { .. }) => return None,
-            Err(other) => return Some(refused(self.env(), bytes, "an allocation", other)),
+            Err(other) => return Some(refused(self.env(), account, bytes, "an allocation", other)),
         }
         let result = (request.managed)();
         if !result.is_success() {

@@ -128,7 +128,7 @@ impl<E: Environment> Reserve<E::Account> for Charges<E> {
         match account.reserve(bytes) {
             Ok(()) => Ok(()),
             Err(refusal) => find(self, account, bytes, refusal)
-                .map_err(|refusal| refused(self.env(), bytes, what, refusal)),
+                .map_err(|refusal| refused(self.env(), account, bytes, what, refusal)),
         }
     }
 

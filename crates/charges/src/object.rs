@@ -80,7 +80,7 @@ impl<E: Environment> Charges<E> {
             limit_bytes,
             used_bytes,
         };
-        refused(self.env(), bytes, what, refusal)
+        refused(self.env(), account, bytes, what, refusal)
     }
 
     /// The program received a pool that is charged to `account`. If there is no entry for the pool, an allocation from

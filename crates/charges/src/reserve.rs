@@ -153,17 +153,28 @@ pub(crate) fn ask_again<A: Account>(
     CUDA_ERROR_OUT_OF_MEMORY
 }
 
+/// People are told of an allocation that did not fit.
+pub(crate) fn note_refusal(account: impl Account, bytes: u64) {
+    if let Some(slot) = account.slot() {
+        slot.note_refusal(bytes);
+    }
+}
+
 /// The driver's code for a refused reservation.
 #[cold]
-pub(crate) fn refused(
+pub(crate) fn refused<A: Account>(
     accounts: &impl Accounts,
+    account: A,
     bytes: u64,
     what: &'static str,
     refusal: ReserveError,
 ) -> CUresult {
     accounts.log(format_args!("{bytes} bytes for {what} are refused: {refusal}"));
     match refusal {
-        ReserveError::Refused { .. } => CUDA_ERROR_OUT_OF_MEMORY,
+        ReserveError::Refused { .. } => {
+            note_refusal(account, bytes);
+            CUDA_ERROR_OUT_OF_MEMORY
+        }
         // CUDA's rule: a context does not survive a fork.
         ReserveError::Forked => CUDA_ERROR_NOT_INITIALIZED,
         // It is strict: an allocation that cannot be counted is not granted.

@@ -8,7 +8,7 @@ use crate::accounting::{Memory, RECORDS_PER_SLOT, RecordId, SLOTS};
 use crate::error::PageError;
 
 /// Version of the layout and of the rules for using the pages. Both sides of an attach name theirs.
-pub const PAGE_ABI_VERSION: u32 = 5;
+pub const PAGE_ABI_VERSION: u32 = 6;
 /// Size of a grant page in bytes.
 pub const GRANT_BYTES: usize = size_of::<GrantPage>();
 /// Size of a ledger in bytes. Sparse: a page that no process slot has touched takes no memory.
@@ -197,6 +197,12 @@ pub(crate) struct UsageLine {
     pub waited_for: AtomicU32,
     /// Futex word: raised by a release that found a waiter.
     pub releases: AtomicU32,
+    /// The most that was in use at once, in units.
+    pub peak_units: AtomicU64,
+    /// Refused allocations, and the newest one's size and process: see [`crate::Refusals`].
+    pub refusals: AtomicU64,
+    pub refused_bytes: AtomicU64,
+    pub refused_pid: AtomicU32,
 }
 
 /// What tenants find out about thrashing. Hints for the agent's display and its quantum.

@@ -24,6 +24,7 @@ use crate::mapping::{Access, Mapping};
 use crate::memfd;
 use crate::reap_pass::{self, ReapPass};
 use crate::shared::claim;
+use crate::tally::Refusals;
 use crate::thrash::Thrash;
 
 /// Which kind of file a ledger's descriptor must refer to.
@@ -166,6 +167,18 @@ impl Ledger {
     #[must_use]
     pub fn total_spilled(&self) -> u64 {
         accounting::total(&self.mapping.page().spill()) * UNIT
+    }
+
+    /// The most that was in use at once, in bytes, as far as processes noted it. A tenant can write any value.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.mapping.page().peak()
+    }
+
+    /// The allocations that were refused because they did not fit. A tenant can write any value.
+    #[must_use]
+    pub fn refusals(&self) -> Refusals {
+        self.mapping.page().usage.refusals()
     }
 
     /// Processes that wait for memory.

@@ -81,7 +81,18 @@ impl Slot {
             bytes.div_ceil(UNIT),
             limit_bytes / UNIT,
         )
-        .map_err(|denied| refusal(denied, limit_bytes))
+        .map_err(|denied| refusal(denied, limit_bytes))?;
+        page.note_peak();
+        Ok(())
+    }
+
+    /// Notes that an allocation of `bytes` was refused to this process because it did not fit. Does nothing in a forked
+    /// child.
+    pub fn note_refusal(&self, bytes: u64) {
+        if let Some(page) = self.page.get() {
+            let pid = page.slots.0[self.index].host_pid.load(Relaxed);
+            page.usage.note_refusal(bytes, pid);
+        }
     }
 
     /// Gives back `bytes` that this process reserved in one call.

@@ -213,6 +213,12 @@ pub struct DeviceShare {
     pub memory_limit_bytes: Bytes,
     /// What the slice's processes hold of it: device memory.
     pub memory_used_bytes: Bytes,
+    /// The most that they held of it at once. What an allocation reserved for a moment and gave back counts.
+    #[serde(default, skip_serializing_if = "Bytes::is_zero")]
+    pub memory_peak_bytes: Bytes,
+    /// How many allocations were refused because they did not fit.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refused_allocations: u64,
     /// What one context of a program costs on the device, inside the limit.
     #[serde(default)]
     pub context_bytes: Bytes,
@@ -236,6 +242,10 @@ impl DeviceShare {
     pub fn granted(&self) -> Bytes {
         Bytes(self.memory_limit_bytes.0.saturating_sub(self.memory_lent_bytes.0))
     }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A slice's share of each of its devices, in the order in which its programs see them. It has one device at least.

@@ -35,6 +35,33 @@ fn two_tenants_at_once_each_have_their_own_limit() {
 }
 
 #[test]
+fn the_most_that_was_used_and_what_was_refused_are_told() {
+    let host = Host::new();
+    let mut tenant = host.probe("one", "1GiB");
+    assert_eq!(tenant.allocate(700 * MIB), Ok(()));
+    for _ in 0..2 {
+        assert!(tenant.allocate(500 * MIB).is_err());
+    }
+    tenant.free();
+    let shown = host.json(["inspect", "one"]);
+    // A pool's growth is charged in steps, of which some come back at once.
+    let peak = shown["memory_peak_bytes"].as_u64().expect("a number");
+    assert!((700 * MIB..=710 * MIB).contains(&peak), "{peak}");
+    assert_eq!(shown["refused_allocations"], 2);
+    let told = until("it is told", || {
+        let events = succeeded(&finish(&mut host.divvy(["events"])));
+        events
+            .lines()
+            .find(|line| line.contains("oom"))
+            .map(str::to_owned)
+    });
+    assert!(
+        told.contains("an allocation of 500 MiB was refused to process ") && told.contains(" of 1 GiB"),
+        "{told}"
+    );
+}
+
+#[test]
 fn contexts_come_out_of_the_slice() {
     let host = Host::with_devices("h100,context=300MiB");
     let mut tenant = host.probe("one", "1GiB");

@@ -25,6 +25,8 @@ pub enum EventKind {
     /// A slice's processes use the device without being charged for it.
     #[serde(alias = "escaped")]
     Uncharged,
+    /// Allocations of a slice's processes were refused because they did not fit into it.
+    Oom,
     /// A device's slices page their memory to and fro: leases are longer until they no longer do.
     Thrashing,
     /// A device's slices no longer page to and fro.
@@ -62,6 +64,7 @@ impl EventKind {
             Self::Expired => "expired",
             Self::Recovered => "recovered",
             Self::Uncharged => "uncharged",
+            Self::Oom => "oom",
             Self::Thrashing => "thrashing",
             Self::Settled => "settled",
             Self::Bypassed => "bypassed",

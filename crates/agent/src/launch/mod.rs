@@ -56,6 +56,17 @@ pub struct Helpers<'a> {
     pub waiting: &'a dyn Fn(&Standing),
     /// A callback for when the agent ended a process of the program's, and why.
     pub ended: &'a dyn Fn(&Fault),
+    /// A callback for what the program's own slice used in all, when the program has ended.
+    pub used: &'a dyn Fn(&Used),
+}
+
+/// What a slice used from its beginning to its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Used {
+    /// The slice, as it last was.
+    pub slice: SliceRecord,
+    /// What it had of its devices' time, where that is counted.
+    pub device_time: Option<Duration>,
 }
 
 /// A slice that is ready, with the environment of the program.
@@ -132,10 +143,30 @@ pub fn run(
         }
     }
     if !created.joined {
+        if let Some(used) = used(run, &created.slice.id) {
+            (helpers.used)(&used);
+        }
         // Where no agent runs just now, the next one finds the slice without a page server and clears it away.
         let _no_agent = Client::new(run.clone()).end(&created.slice.id);
     }
     outcome
+}
+
+/// What a slice used; nothing where no agent runs.
+fn used(run: &RunDir, id: &str) -> Option<Used> {
+    let agent = Client::new(run.clone());
+    let slice = agent.slice(id).ok()?;
+    let compute = agent
+        .compute()
+        .map_or_else(|_| Vec::new(), |list| list.body.items);
+    let charged = compute.iter().filter(|record| record.slice_id == id);
+    let device_time = charged
+        .map(|record| record.charged_ns)
+        .reduce(u64::saturating_add);
+    Some(Used {
+        slice,
+        device_time: device_time.filter(|ns| *ns > 0).map(Duration::from_nanos),
+    })
 }
 
 /// Why the agent ended processes of this run, if it did. A program may survive the end of one of its processes, so this

@@ -203,6 +203,8 @@ impl Adoption {
             Some(_) => "taken over from an agent that ended",
             None => "known from an agent that ended",
         };
+        // Those were for the agent before.
+        drop(slice.new_refusals());
         self.journal.tell(EventKind::SliceAdopted, &slice.record, message);
         state.slices.insert(slice.record.id.clone(), slice);
     }

@@ -13,6 +13,7 @@ use crate::journal::Journal;
 use crate::life::grants::Grants;
 use crate::life::members::{Member, Members};
 use crate::life::records::{discard, store};
+use crate::life::slice::Slice;
 use crate::start::rundir::RunDir;
 use crate::state::{Shared, State};
 use crate::system::peer::Peer;
@@ -85,6 +86,7 @@ impl Endings {
         let Some(slice) = state.slices.get_mut(id) else {
             return;
         };
+        self.tell_refusals(slice);
         let (lasting, kept) = (slice.record.lasting, slice.is_kept());
         let ending = ending(lasting, kept, || slice.may_be_in_use());
         if ending == Ending::Ends {
@@ -111,6 +113,13 @@ impl Endings {
             if let Err(fault) = store(&self.run, &record) {
                 tracing::warn!("{fault}: {}", fault.causes.join(": "));
             }
+        }
+    }
+
+    /// Reports allocations that did not fit.
+    fn tell_refusals(&self, slice: &mut Slice) {
+        for told in slice.new_refusals() {
+            self.journal.tell(EventKind::Oom, &slice.record, told);
         }
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Pages};
 use divvy_ledger::{
-    Cap, Class, ComputeTerms, Effort, GrantSpec, GrantView, PageError, Process, Terms, is_process_id,
+    Cap, Class, ComputeTerms, Effort, GrantSpec, GrantView, PageError, Process, Refusals, Terms,
+    is_process_id,
 };
 use divvy_model::{Bytes, Code, DeviceShare, Fault, Mode, Policy, ProcessRecord, SliceRecord};
 
@@ -24,6 +25,10 @@ pub struct Usage {
     pub used: Bytes,
     /// Bytes that they hold beyond the share, in the host's memory.
     pub spilled: Bytes,
+    /// The most that they held at once.
+    pub peak: Bytes,
+    /// Their allocations that did not fit.
+    pub refusals: Refusals,
     /// Its living processes.
     pub processes: Vec<ProcessRecord>,
     /// The pages cannot be read: `used` is all that the slice may hold.
@@ -292,9 +297,13 @@ pub fn usage(pages: &Pages, bounds: Bounds, look: Look<'_>) -> Result<Usage, Fau
     }
     let (used, spilled) = (Bytes(ledger.total_used()), Bytes(ledger.total_spilled()));
     bounds.check("all hold", used, spilled)?;
+    // It was noted at some moment; now a new peak may be on its way there.
+    let peak = Bytes(ledger.peak().min(bounds.device_memory.0)).max(used);
     let mut usage = Usage {
         used,
         spilled,
+        peak,
+        refusals: ledger.refusals(),
         ..Usage::default()
     };
     let mut more = 0_usize;

@@ -5,6 +5,7 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use divvy_ledger::Refusals;
 use divvy_ledger::attach::Pages;
 use divvy_model::{
     Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, LifetimeAnchor,
@@ -66,6 +67,8 @@ struct Account {
     found_beyond: Audited,
     /// Which of its processes live.
     lives: Lives,
+    /// How many refused allocations were reported.
+    refusals_told: u64,
 }
 
 /// The state of a lasting slice before a join.
@@ -347,6 +350,33 @@ impl Slice {
         }
     }
 
+    /// The allocations that were refused since the last call, in words.
+    pub fn new_refusals(&mut self) -> Vec<String> {
+        let (Some(pages), None) = (self.pages.clone(), &self.damage) else {
+            return Vec::new();
+        };
+        let mut told = Vec::new();
+        for ((pages, account), share) in pages
+            .iter()
+            .zip(&mut self.accounts)
+            .zip(self.record.shares.iter())
+        {
+            let now = pages.ledger.refusals();
+            // A tenant can write any number; one that goes back says nothing.
+            let more = now.count.saturating_sub(account.refusals_told);
+            account.refusals_told = now.count;
+            if more > 0 {
+                told.push(refusals_in_words(
+                    more,
+                    now,
+                    share,
+                    Bytes(pages.ledger.total_used()),
+                ));
+            }
+        }
+        told
+    }
+
     /// The processes in its pages, each with its memory on all devices together.
     pub fn processes(&mut self) -> Vec<ProcessRecord> {
         together(self.usages())
@@ -413,6 +443,8 @@ impl Slice {
         let mut record = self.record.clone();
         for ((share, usage), account) in record.shares.iter_mut().zip(&usages).zip(&self.accounts) {
             share.memory_used_bytes = usage.used;
+            share.memory_peak_bytes = usage.peak;
+            share.refused_allocations = usage.refusals.count;
             share.memory_spilled_bytes = usage.spilled;
             share.memory_overhead_bytes = account.found_beyond.overhead;
         }
@@ -529,4 +561,20 @@ fn of_unknown_use(pid: u32) -> ProcessRecord {
         memory_used_bytes: Bytes(0),
         memory_spilled_bytes: Bytes(0),
     }
+}
+/// `2 GiB was refused to process 4711: the slice holds 900 MiB of 1 GiB`.
+fn refusals_in_words(count: u64, newest: Refusals, share: &DeviceShare, held: Bytes) -> String {
+    let whose = match newest.newest_pid {
+        0 => String::new(),
+        pid => format!(" to process {pid}"),
+    };
+    let others = match count {
+        1 => String::new(),
+        _ => format!(", and {} more", count - 1),
+    };
+    format!(
+        "an allocation of {} was refused{whose}{others}: the slice holds {held} of {}",
+        Bytes(newest.newest_bytes),
+        share.granted()
+    )
 }

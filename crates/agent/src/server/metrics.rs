@@ -4,9 +4,15 @@ use std::fmt::Write;
 
 use crate::api::Status;
 use crate::api::compute::ComputeRecord;
+use divvy_model::{DeviceRecord, DeviceShare, SliceRecord};
 
 /// The agent's counters, and what each slice has of its devices' time.
-pub(crate) fn text(status: &Status, slices: &[ComputeRecord]) -> String {
+pub(crate) fn text(
+    status: &Status,
+    slices: &[ComputeRecord],
+    devices: &[DeviceRecord],
+    records: &[SliceRecord],
+) -> String {
     let mut text = String::new();
     let seconds = |ns: u64| ns as f64 / 1e9;
     let mut alone = |name: &str, about: &str, kind: &str, value: f64| {
@@ -110,7 +116,80 @@ pub(crate) fn text(status: &Status, slices: &[ComputeRecord]) -> String {
             );
         }
     }
+    memory(&mut text, devices, records);
     text
+}
+
+/// Memory of the slices and of the devices.
+fn memory(text: &mut String, devices: &[DeviceRecord], slices: &[SliceRecord]) {
+    type OfShare = fn(&DeviceShare) -> u64;
+    let of_slices: [(&str, &str, &str, OfShare); 4] = [
+        (
+            "divvy_slice_memory_limit_bytes",
+            "Device memory that the slice may use.",
+            "gauge",
+            |share| share.memory_limit_bytes.0,
+        ),
+        (
+            "divvy_slice_memory_used_bytes",
+            "Device memory that the slice's processes hold.",
+            "gauge",
+            |share| share.memory_used_bytes.0,
+        ),
+        (
+            "divvy_slice_memory_peak_bytes",
+            "The most device memory that they held at once.",
+            "gauge",
+            |share| share.memory_peak_bytes.0,
+        ),
+        (
+            "divvy_slice_refused_allocations_total",
+            "Allocations that were refused because they did not fit into the slice.",
+            "counter",
+            |share| share.refused_allocations,
+        ),
+    ];
+    for (name, about, kind, figure) in of_slices.into_iter().filter(|_| !slices.is_empty()) {
+        head(text, name, about, kind);
+        let shares = slices
+            .iter()
+            .flat_map(|slice| slice.shares.iter().map(move |share| (slice, share)));
+        for (slice, share) in shares {
+            let _written = writeln!(
+                text,
+                "{name}{{slice=\"{}\",id=\"{}\",device=\"{}\"}} {}",
+                quoted(&slice.name),
+                quoted(&slice.id),
+                quoted(&share.device_uuid),
+                figure(share)
+            );
+        }
+    }
+    type OfDevice = fn(&DeviceRecord) -> u64;
+    let of_devices: [(&str, &str, OfDevice); 2] = [
+        (
+            "divvy_device_memory_total_bytes",
+            "Memory of the device.",
+            |device| device.memory_total_bytes.0,
+        ),
+        (
+            "divvy_device_memory_used_bytes",
+            "Memory in use on the device, by all processes.",
+            |device| device.memory_used_bytes.0,
+        ),
+    ];
+    for (name, about, figure) in of_devices.into_iter().filter(|_| !devices.is_empty()) {
+        head(text, name, about, "gauge");
+        for device in devices {
+            let _written = writeln!(
+                text,
+                "{name}{{device=\"{}\",index=\"{}\"}} {}",
+                quoted(&device.uuid),
+                device.index,
+                figure(device)
+            );
+        }
+    }
 }
 
 fn head(text: &mut String, name: &str, about: &str, kind: &str) {
@@ -143,7 +222,22 @@ mod tests {
             charged_ns: 2_500_000_000,
             ..ComputeRecord::default()
         };
-        let text = text(&status, &[slice]);
+        let record: SliceRecord = serde_json::from_value(serde_json::json!({
+            "id": "01", "name": "a", "uid": 0, "device_uuid": "GPU-1", "memory_limit_bytes": 4096,
+            "memory_used_bytes": 512, "memory_peak_bytes": 1024, "refused_allocations": 2,
+            "isolation": "cooperative", "policy": "strict", "created_at": "", "processes": [], "state": "running",
+        }))
+        .expect("a slice");
+        let text = text(&status, &[slice], &[], &[record]);
+        for (figure, value) in [
+            ("divvy_slice_memory_limit_bytes", 4096),
+            ("divvy_slice_memory_used_bytes", 512),
+            ("divvy_slice_memory_peak_bytes", 1024),
+            ("divvy_slice_refused_allocations_total", 2),
+        ] {
+            let line = format!("{figure}{{slice=\"a\",id=\"01\",device=\"GPU-1\"}} {value}");
+            assert!(text.lines().any(|known| known == line), "{line}: {text}");
+        }
         assert!(
             text.contains(
                 "# TYPE divvy_uncharged_seconds_total counter\ndivvy_uncharged_seconds_total 1.5\n"

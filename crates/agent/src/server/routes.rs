@@ -211,8 +211,15 @@ async fn events(
 async fn metrics(State(agent): State<Agent>, ConnectInfo(caller): ConnectInfo<Caller>) -> Answer {
     let peer = caller.known()?;
     let text = agent
-        .work(peer, |daemon| {
-            Ok(metrics::text(&daemon.status(), &daemon.leasing.views()))
+        .work(peer, move |daemon| {
+            let slices = Viewer::of(peer, daemon.uid).slices(daemon.lists.slices());
+            let devices = daemon.lists.devices();
+            Ok(metrics::text(
+                &daemon.status(),
+                &daemon.leasing.views(),
+                &devices,
+                &slices,
+            ))
         })
         .await?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];

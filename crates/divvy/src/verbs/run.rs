@@ -1,13 +1,15 @@
 //! `divvy run`: a program in a slice of its own, or in a lasting one.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use divvy_agent::api::Standing;
-use divvy_agent::launch::{self, Helpers, Launch, Plan};
+use divvy_agent::launch::{self, Helpers, Launch, Plan, Used};
 use divvy_model::{
-    Bytes, Code, ComputeTerms, DeviceKind, Fault, MemoryAmount, ModeTerms, Policy, Selector, SliceRequest,
+    Bytes, Code, ComputeTerms, DeviceKind, DeviceShare, Fault, MemoryAmount, ModeTerms, Policy, Selector,
+    SliceRequest,
 };
 
 use crate::config::{Config, parse_duration};
@@ -92,6 +94,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         enter: &enter_command,
         waiting: &|standing| remark(&in_line(standing)),
         ended: &|why| crate::report::fault(why, json),
+        used: &|used| {
+            // For the person at the terminal; a log of a program's own does not change.
+            if std::io::stderr().is_terminal() && !json {
+                remark(&in_short(used));
+            }
+        },
     };
     // A setting with which the agent would not start is better reported here than in its log.
     config.agent_settings()?;
@@ -210,6 +218,23 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         request.memory = or_setting(args.memory, config, "memory")?;
     }
     Ok(request)
+}
+
+/// `peak 3.1 GiB of 4 GiB, 2 allocations refused, 41 s of the device`.
+fn in_short(used: &Used) -> String {
+    let share =
+        |share: &DeviceShare| format!("peak {} of {}", share.memory_peak_bytes, share.memory_limit_bytes);
+    let mut parts: Vec<String> = used.slice.shares.iter().map(share).collect();
+    let refused = used.slice.shares.iter();
+    match refused.fold(0_u64, |sum, share| sum.saturating_add(share.refused_allocations)) {
+        0 => {}
+        1 => parts.push("1 allocation refused".into()),
+        count => parts.push(format!("{count} allocations refused")),
+    }
+    if let Some(time) = used.device_time {
+        parts.push(format!("{:.1} s of the device", time.as_secs_f64()));
+    }
+    parts.join(", ")
 }
 
 /// Where one stands, in words.
