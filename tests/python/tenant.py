@@ -264,6 +264,70 @@ def breed(size, path):
         signal.sigtimedwait([], 0.3)
 
 
+SPIN = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 nanoseconds)
+{
+    .reg .u64 %rd<5>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [nanoseconds];
+    mov.u64 %rd2, %globaltimer;
+again:
+    mov.u64 %rd3, %globaltimer;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p1, %rd4, %rd1;
+    @%p1 bra again;
+    ret;
+}
+\0"""
+
+
+def churn(path, kernels, count):
+    """A tenant whose children use the driver below, a few kernels of 5 ms each, and end: so many at a time."""
+
+    def child():
+        driver = ctypes.CDLL(path)
+        context, module, spin = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        driver.cuInit(0)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        driver.cuCtxSetCurrent(context)
+        driver.cuModuleLoadData(ctypes.byref(module), SPIN)
+        driver.cuModuleGetFunction(ctypes.byref(spin), module, b"spin")
+        length = ctypes.c_uint64(5_000_000)
+        arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(length), ctypes.c_void_p))
+        for _ in range(int(kernels)):
+            driver.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        driver.cuCtxSynchronize()
+        os._exit(0)
+
+    say(pid=os.getpid())
+    living = 0
+    while True:
+        if living == int(count):
+            os.wait()
+            living -= 1
+        if os.fork() == 0:
+            child()
+        living += 1
+
+
+def outlive(size, path):
+    """A tenant that ends as soon as a child of its has left its session. The child takes memory after that."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        say(pid=os.getpid())
+        os.close(write)
+        # This pipe ends with the tenant.
+        os.read(read, 1)
+        signal.sigtimedwait([], 1)
+        past(size, path)
+        signal.pause()
+    wait()
+
+
 class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * 64)]
 

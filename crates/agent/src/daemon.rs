@@ -201,6 +201,7 @@ impl Daemon {
         let supervisor = Arc::new(Supervisor {
             ends: AtomicBool::new(false),
             run: run.clone(),
+            keep,
             nvidia: nvidia.clone(),
             settings: settings.clone(),
             state: state.clone(),

@@ -35,6 +35,7 @@ mod decide;
 mod files;
 mod holder;
 mod journal;
+mod keep;
 pub mod launch;
 mod leasing;
 mod life;
@@ -51,13 +52,14 @@ mod tests;
 
 pub use admission::owner::{Owner, owner, system_owner};
 pub use daemon::Daemon;
+pub use keep::keep;
 pub use launch::client::Client;
 pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
 pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;
 pub use lookout::bypass;
-pub use page_server::{PageServer, keep};
+pub use page_server::PageServer;
 // The command uses it under this name.
 pub use lookout::devices::unmanaged_processes;
 pub use server::serve_agent;

@@ -35,7 +35,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 27] = [
+pub const KEYS: [Key; 29] = [
     key(
         "memory",
         "",
@@ -141,6 +141,18 @@ pub const KEYS: [Key; 27] = [
         "The most of a device's time that one user's slices may be promised together: 25%",
     ),
     key("user_slices", "", false, "The most slices that one user may have"),
+    key(
+        "least_isolation",
+        "",
+        false,
+        "The weakest isolation that a slice may have: cooperative, supervised; any by default",
+    ),
+    key(
+        "least_on_overuse",
+        "",
+        false,
+        "The mildest that a supervised slice may ask for: end, freeze, report; any by default",
+    ),
     key(
         "quantum",
         "5ms",
@@ -395,6 +407,8 @@ impl Config {
             mig_instances: self.get("mig_instances")?.unwrap_or(defaults.mig_instances),
             default_slice: self.get("default_slice")?,
             context: self.get::<Bytes>("context_memory")?,
+            least_isolation: self.get("least_isolation")?,
+            least_on_overuse: self.get("least_on_overuse")?,
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),
             emulated: self.text("emulated").map(str::to_owned),
             admit_others: self.get("admit_others")?.unwrap_or(defaults.admit_others),

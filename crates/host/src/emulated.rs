@@ -182,14 +182,25 @@ pub fn emulated_use(run_dir: &Path, uuid: &str) -> Option<(Bytes, Vec<(u32, Byte
     Some((Bytes(usage.used_bytes), processes.collect()))
 }
 
-/// What each process had of an emulated device's engine in all, in nanoseconds.
+/// What an emulated device's engine did, in nanoseconds: for all processes that have ended together, and for each that
+/// lives, by its number. None where its page cannot be read.
 #[must_use]
-pub fn emulated_busy(run_dir: &Path, uuid: &str) -> Vec<(u32, u64)> {
-    let usage =
-        divvy_device::Uuid::parse(uuid).and_then(|uuid| divvy_device::engine_usage_in(run_dir, uuid).ok());
-    let processes = usage.map(|usage| usage.processes).unwrap_or_default();
-    processes
+pub fn emulated_engine_use(run_dir: &Path, uuid: &str) -> Option<(u64, Vec<(u32, u64)>)> {
+    let uuid = divvy_device::Uuid::parse(uuid)?;
+    let usage = divvy_device::engine_usage_in(run_dir, uuid).ok()?;
+    let processes: Vec<(u32, u64)> = usage
+        .processes
         .into_iter()
         .map(|process| (process.pid, process.busy_ns))
-        .collect()
+        .collect();
+    let of_living = processes
+        .iter()
+        .fold(0, |sum: u64, (_, busy)| sum.saturating_add(*busy));
+    Some((usage.busy_ns.saturating_sub(of_living), processes))
+}
+
+/// What each living process had of an emulated device's engine in all, in nanoseconds.
+#[must_use]
+pub fn emulated_busy(run_dir: &Path, uuid: &str) -> Vec<(u32, u64)> {
+    emulated_engine_use(run_dir, uuid).map_or_else(Vec::new, |(_, processes)| processes)
 }

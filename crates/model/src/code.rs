@@ -162,6 +162,8 @@ codes! {
         "A pod asks for a slice by divvy.dev/memory, /compute, /device or /slice, which is for all its containers together, and for one container by memory.divvy.dev/container.NAME and the like. An annotation of divvy.dev that Divvy does not know is refused, because a limit that is misspelt must not be none; so is a mount over the places where the limiter lies."
     64 Overuse ACT "a process took more than its slice has"
         "The slice is supervised: what the device's driver says of its processes counts, whatever they say themselves. It held more than its limit for over a second, so the process that took the memory was ended, as under a cgroup's limit. `divvy run` ends with 137 (128 and SIGKILL's number) where that was its program. `--on-overuse freeze` or `report` ends nothing. `divvy explain isolation` compares the levels."
+    66 BelowLeast PERMISSION "less isolation than this host's minimum"
+        "The administrator of this host says by `least_isolation` and `least_on_overuse` in the agent's configuration how weakly a slice may be isolated at most, and what at least follows when its programs take more than it has. Leave `--isolation` and `--on-overuse` out to have the minimum or more. `divvy config show --origin` shows both, and `divvy explain isolation` compares the levels."
     70 DoctorFailed ACT "doctor found a failure"
         "At least one check failed; each says what to do."
     80 Visible ACT "no variables show these devices"

@@ -18,8 +18,8 @@ pub enum Policy {
     BestEffort,
 }
 
-/// What the agent does to a process of a supervised slice that takes more than the slice has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// What the agent does to a process of a supervised slice that takes more than the slice has, the strictest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOveruse {
     /// It ends the process that holds memory beyond the limit, and freezes a slice that took time beyond its share.

@@ -21,6 +21,7 @@ mod process;
 pub mod request;
 mod rules;
 pub mod serve;
+mod stopped;
 pub mod user;
 mod vendor;
 mod wire;

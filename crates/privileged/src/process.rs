@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::answer::{Answer, Refusal};
 use crate::request::{Owner, Process, View};
 use crate::rules::Rules;
+use crate::stopped;
 
 /// A thread of the kernel's own, among a process's flags in /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -211,7 +212,10 @@ fn has_slice(pid: u32, namespace: u64) -> bool {
 pub(crate) fn signal(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
     let pinned = pin(process, rules)?;
     match pidfd_send_signal(pinned, signal) {
-        Ok(()) => Ok(Answer::Yes),
+        Ok(()) => {
+            stopped::note(process, signal);
+            Ok(Answer::Yes)
+        }
         Err(Errno::SRCH) => Err(Answer::Gone),
         Err(error) => Err(Answer::Failed(error)),
     }

@@ -194,7 +194,7 @@ pub enum Request {
 }
 
 /// The signals that may be sent: those that end, stop or continue a program, and its own two.
-pub const SIGNALS: [Signal; 10] = [
+pub const SIGNALS: [Signal; 11] = [
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
@@ -205,6 +205,7 @@ pub const SIGNALS: [Signal; 10] = [
     Signal::TERM,
     Signal::CONT,
     Signal::STOP,
+    Signal::TSTP,
 ];
 
 impl Device {

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{socket_acceptconn, socket_peercred};
 use rustix::net::{SocketFlags, accept_with};
+use rustix::process::Signal;
 
 use crate::answer::{Answer, Refusal};
 use crate::channel::{Channel, inherited};
 use crate::request::Request;
 use crate::rules::{Rules, perform};
+use crate::{process, stopped};
 
 /// An agent has two connections; while one of its is replaced, there are more for a moment.
 const MOST: usize = 4;
@@ -34,6 +36,7 @@ pub fn serve(rules: &Rules) -> io::Result<()> {
     let its_own = rules.clone();
     std::thread::Builder::new().spawn(move || answer_all(&slow, &its_own))?;
     answer_all(&quick, &rules);
+    release(&rules);
     Ok(())
 }
 
@@ -64,11 +67,27 @@ pub fn listen(listener: &OwnedFd, rules: &Rules) -> io::Result<()> {
         let its_own = alive.clone();
         let thread = std::thread::Builder::new().spawn(move || {
             answer_all(&Channel::of(connection), &rules);
-            its_own.fetch_sub(1, Ordering::SeqCst);
+            if its_own.fetch_sub(1, Ordering::SeqCst) == 1 {
+                release(&rules);
+            }
         });
         if thread.is_err() {
             alive.fetch_sub(1, Ordering::SeqCst);
         }
+    }
+}
+
+/// Lets what the agent had stopped go on, children first, each if it is the process that was stopped: the agent has hung up.
+fn release(rules: &Rules) {
+    let all = stopped::take();
+    if !all.is_empty() {
+        tracing::warn!(
+            count = all.len(),
+            "processes that the agent had stopped go on: it has hung up"
+        );
+    }
+    for one in all.iter().rev() {
+        let _gone = process::signal(one, Signal::CONT, rules);
     }
 }
 
@@ -99,5 +118,59 @@ fn say(request: &Request, why: Refusal) {
     if said.is_none_or(|said| said.elapsed() >= Duration::from_secs(1)) {
         *said = Some(Instant::now());
         tracing::warn!(?request, "refused: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::start_ticks;
+    use crate::request::{Owner, Process};
+
+    fn state(pid: u32) -> char {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+        let (_, rest) = stat.rsplit_once(") ").expect("a state");
+        rest.chars().next().expect("a letter")
+    }
+
+    fn until(what: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !what() {
+            assert!(begin.elapsed().as_secs() < 20, "it never comes");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_a_vanished_agent_had_stopped_goes_on_and_nothing_else_does() {
+        let start = || {
+            std::process::Command::new("sleep")
+                .arg("600")
+                .spawn()
+                .expect("it starts")
+        };
+        let mut children = [start(), start()];
+        let rules = Rules::of_oneself(std::path::Path::new("/nowhere"));
+        let stop = |pid| {
+            let process = Process {
+                pid,
+                start_ticks: start_ticks(pid).expect("it lives"),
+                owner: Owner::User(rustix::process::getuid().as_raw()),
+            };
+            process::signal(&process, Signal::STOP, &rules).expect("stopped");
+            process
+        };
+        let by_agent = stop(children[0].id());
+        let by_user = stop(children[1].id());
+        // The agent let this one go on, and its user has stopped it since.
+        stopped::note(&by_user, Signal::CONT);
+        until(|| state(by_agent.pid) == 'T' && state(by_user.pid) == 'T');
+        release(&rules);
+        until(|| state(by_agent.pid) != 'T');
+        assert_eq!(state(by_user.pid), 'T');
+        for child in &mut children {
+            child.kill().expect("ours");
+            child.wait().expect("reaped");
+        }
     }
 }

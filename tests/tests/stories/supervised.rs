@@ -280,6 +280,106 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     assert!(honest.end().success());
 }
 
+/// Its children use the driver by themselves and end, each within a fraction of a look: the slice pays for its dead.
+#[test]
+fn a_program_of_many_short_processes_past_the_gate_has_no_more_than_its_share() {
+    let host = Host::with_devices(DEVICE);
+    let Some(python) = system_python() else { return };
+    let honest = spinning(&host, "honest", &["--compute", "70%"]);
+    let mut command = supervised(&host, "thief", &["--compute", "30%", "--cap", "hard"]);
+    bare(&mut command, &host);
+    command.arg(python).arg(python_tenant()).arg("churn");
+    command.arg(renamed(&host)).args(["10", "3"]);
+    let thief = Tenant::start(command);
+    let begin = engine(&host);
+    let mut looks = vec![begin];
+    while looks.last().expect("one").now_ns - looks[0].now_ns < 9000 * MS {
+        std::thread::sleep(Duration::from_millis(100));
+        looks.push(engine(&host));
+    }
+    // All that is not the other's is the thief's.
+    let of_thief = |look: &divvy_device::EngineUsage| look.busy_ns.saturating_sub(busy(look, &honest));
+    let mut worst: f64 = 0.0;
+    for (at, from) in looks.iter().enumerate() {
+        let Some(to) = looks[at..].iter().find(|to| to.now_ns - from.now_ns >= 5000 * MS) else {
+            break;
+        };
+        let part = of_thief(to).saturating_sub(of_thief(from)) as f64 / (to.now_ns - from.now_ns) as f64;
+        worst = worst.max(part);
+    }
+    eprintln!("the thief's most in 5 s: {:.1} %", worst * 100.0);
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(worst < 0.40, "{:.1} % of 5 s: {events}", worst * 100.0);
+    let of_honest = |line: &str| line.contains("honest") && line.contains("frozen");
+    assert!(!events.lines().any(of_honest), "{events}");
+    thief.signal(Signal::KILL);
+    assert!(honest.end().success());
+}
+
+/// Its `divvy run` has ended, and its slice with that: it has nothing any more.
+#[test]
+fn a_process_that_outlives_its_slice_holds_nothing_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "outlived", &[]);
+    command
+        .arg(python)
+        .arg(python_tenant())
+        .args(["outlive", "3000"])
+        .arg(renamed(&host));
+    let tenant = Tenant::start(command);
+    let child = tenant.pid();
+    // All processes are noted each second.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(tenant.end().success(), "its own program ends");
+    until("it took what it wanted", || {
+        (held(&host, &[]) > LIMIT).then_some(())
+    });
+    until("it holds nothing", || (held(&host, &[]) == 0).then_some(()));
+    until("it is ended", || {
+        (!divvy_tests::processes::is_alive(child)).then_some(())
+    });
+}
+
+/// A weaker level inside would be a way out, and so would less than the administrator's minimum.
+#[test]
+fn a_weaker_level_than_the_slice_around_or_the_administrator_has_is_refused() {
+    let host = Host::new();
+    let divvy = binaries().join("divvy");
+    let mut command = supervised(&host, "around", &[]);
+    command.arg(&divvy).args(["run", "--memory", "512MiB"]);
+    command.args(["--isolation", "cooperative", "--", "true"]);
+    let refused = finish(&mut command);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(stderr(&refused).contains("inside a supervised one cannot be `cooperative`"));
+
+    let host = Host::new();
+    let mut command = host.divvy(["run", "--memory", "1GiB", "--", "true"]);
+    let least = |command: &mut Command| {
+        command.env("DIVVY_LEAST_ISOLATION", "supervised");
+        command.env("DIVVY_LEAST_ON_OVERUSE", "freeze");
+    };
+    least(&mut command);
+    succeeded(&finish(&mut command));
+    for words in [["--isolation", "cooperative"], ["--on-overuse", "report"]] {
+        let mut command = host.divvy(["run", "--memory", "1GiB"]);
+        command.args(words).args(["--", "true"]);
+        let refused = finish(&mut command);
+        let said = stderr(&refused);
+        assert!(
+            said.contains("error[D0066]") && said.contains("minimum"),
+            "{said}"
+        );
+    }
+    let mut explained = host.divvy(["explain", "supervised"]);
+    least(&mut explained);
+    let explained = succeeded(&finish(&mut explained));
+    assert!(
+        explained.contains("The minimum for the level is `supervised` here"),
+        "{explained}"
+    );
+}
+
 /// An honest program is neither stopped nor ended, with a hard cap or beside others.
 #[test]
 fn honest_programs_of_supervised_slices_are_let_be() {
@@ -323,12 +423,22 @@ fn what_is_only_to_be_reported_or_frozen_is_not_ended() {
         };
         if what == "freeze" {
             until("it is stopped", || (state() == Some('T')).then_some(()));
-            // The next agent lets it go on, and freezes it again for what it holds.
+            // The watchdog lets it go on. The next agent freezes it again for what it holds.
             host.kill_agent();
-            host.json(["ps"]);
             until("it goes on", || (state() != Some('T')).then_some(()));
+            assert!(host.agents().is_empty(), "without another agent");
+            host.json(["ps"]);
             until("it is stopped again", || (state() == Some('T')).then_some(()));
-            tenant.signal(Signal::KILL);
+            // What the driver says is shown, where no ledger has it.
+            let listed = host.json(["ps"]);
+            assert_eq!(
+                listed["items"][0]["memory_used_bytes"],
+                json!(3000 * MIB),
+                "{listed}"
+            );
+            // A stopped program notices that it is to end: no KILL has to follow.
+            succeeded(&finish(&mut host.divvy(["kill", what, "--yes"])));
+            assert_eq!(tenant.wait().code(), Some(128 + 15));
         } else {
             assert_eq!(tenant.ask("")["ended"], json!(true), "it is let be");
             assert!(tenant.end().success());

@@ -1,4 +1,5 @@
-//! What leases cost an undisturbed tenant: its throughput in a slice over its throughput without Divvy.
+//! What leases cost an undisturbed tenant: its throughput in a slice over its throughput without Divvy. And what
+//! supervision costs an honest one: its throughput in a supervised slice over that in a cooperative one.
 
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use crate::shares::{SETTLE, greedy};
 use crate::{Bench, verdict};
 
 /// How an undisturbed tenant runs: how it is called, and whether an idle slice stands beside it, so that it leases.
-const RUNS: [(&str, Way, f64, bool); 4] = [
+const RUNS: [(&str, Way, f64, bool); 6] = [
     ("without Divvy", Way::Off, 0.0, false),
     ("in a slice, uncapped", Way::Leases(&[]), 0.0, false),
     (
@@ -20,7 +21,21 @@ const RUNS: [(&str, Way, f64, bool); 4] = [
         false,
     ),
     ("in a slice, beside an idle one", Way::Leases(&[]), 0.0, true),
+    (
+        "supervised, hard cap of 100 %",
+        Way::Leases(&["--cap", "hard", "--isolation", "supervised"]),
+        100.0,
+        false,
+    ),
+    (
+        "supervised, beside an idle one",
+        Way::Leases(&["--isolation", "supervised"]),
+        0.0,
+        true,
+    ),
 ];
+/// The supervised runs, each with the cooperative one that is the same otherwise.
+const PAIRS: [(usize, usize); 2] = [(4, 2), (5, 3)];
 
 /// Answers how many rows miss their target.
 pub fn print(bench: &Bench) -> anyhow::Result<u32> {
@@ -41,6 +56,14 @@ pub fn print(bench: &Bench) -> anyhow::Result<u32> {
             println!(
                 "  {name:<6} {run:<30} {rate:>10.1}/s {:>7.3}  {verdict}",
                 rate / medians[0]
+            );
+        }
+        for (supervised, cooperative) in PAIRS {
+            let ratio = medians[supervised] / medians[cooperative];
+            let verdict = verdict(ratio >= 0.99, &mut missed);
+            println!(
+                "  {name:<6} {:<30} {:>12} {ratio:>7.3}  {verdict}",
+                RUNS[supervised].0, "/ cooperative"
             );
         }
     }

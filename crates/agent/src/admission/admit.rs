@@ -137,12 +137,14 @@ impl Admission {
         let shares = Shares::of(shares);
         let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
         let is_inside = is_inside_supervised(state, wanted);
+        let least = self.settings.least();
         let how = Supervision {
-            is_default: self.supervises || is_for_containers(ask) || is_inside,
+            is_default: self.supervises || least.supervises() || is_for_containers(ask) || is_inside,
             is_inside,
             is_told: devices.iter().all(|device| self.placing.audit.is_told(device)),
         };
         let unsupervised = supervise(&ask.request, &mut enforcement, how)?;
+        least.check(&ask.request, &enforcement)?;
         let (Some(shares), Some(device)) = (shares, devices.first().cloned()) else {
             return Err(Fault::new(
                 Code::NoDevice,

@@ -1,6 +1,6 @@
 //! Which limits can be enforced here, and what happens with the others.
 
-use divvy_model::{Code, Fault, Isolation, Policy, SliceRequest};
+use divvy_model::{Code, Fault, Isolation, OnOveruse, Policy, SliceRequest};
 
 /// The isolation level that a request really gets, and which of its limits are not enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +113,106 @@ pub fn supervise(
     }
 }
 
+/// The administrator's minimum, which no user may go below.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Least {
+    /// The weakest isolation level.
+    pub isolation: Option<Isolation>,
+    /// The mildest consequence of taking more than a slice has.
+    pub on_overuse: Option<OnOveruse>,
+}
+
+impl Least {
+    /// Whether a slice is supervised without being asked for.
+    #[must_use]
+    pub fn supervises(self) -> bool {
+        self.isolation >= Some(Isolation::Supervised)
+    }
+
+    /// Refuses what gets less than the minimum. A whole device is its only user's: there is nothing to keep it from.
+    ///
+    /// # Errors
+    /// [`Code::BelowLeast`].
+    pub fn check(self, request: &SliceRequest, had: &Enforcement) -> Result<(), Fault> {
+        let below = |message: String, key: &str, least: &str| {
+            let hint = match had.bypasses.first() {
+                Some(lacking) => {
+                    format!("{lacking}; `{key} = {least}` in the agent's configuration is the minimum")
+                }
+                None => format!(
+                    "leave it out, or ask for `{least}`: `{key}` in the agent's configuration is the minimum"
+                ),
+            };
+            Err(Fault::new(Code::BelowLeast, message).hint(hint))
+        };
+        if request.terms.whole {
+            return Ok(());
+        }
+        if let Some(least) = self.isolation.filter(|least| had.isolation < *least) {
+            let message = format!(
+                "`--isolation {}` is less than this host's minimum, `{least}`",
+                had.isolation
+            );
+            return below(message, "least_isolation", least.name());
+        }
+        let asked = request.terms.on_overuse;
+        match self.on_overuse {
+            // `end` is the first of them, and the strictest.
+            Some(least) if had.isolation == Isolation::Supervised && asked > least => {
+                let message = format!("`--on-overuse {asked}` is less than this host's minimum, `{least}`");
+                below(message, "least_on_overuse", least.name())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_below_the_administrators_minimum_is_had() {
+        let had = |isolation, bypasses: &[&str]| Enforcement {
+            isolation,
+            bypasses: bypasses.iter().map(|text| (*text).to_owned()).collect(),
+        };
+        let code = |least: Least, request: &SliceRequest, had: &Enforcement| {
+            least
+                .check(request, had)
+                .map_err(|fault| (fault.code, fault.hint))
+        };
+        let (none, supervised) = (
+            Least::default(),
+            Least {
+                isolation: Some(Isolation::Supervised),
+                on_overuse: Some(OnOveruse::Freeze),
+            },
+        );
+        assert!(!none.supervises() && supervised.supervises());
+        assert_eq!(code(none, &request(), &had(Isolation::Env, &[])), Ok(()));
+        let weak = had(Isolation::Cooperative, &[]);
+        let (fault, hint) = code(supervised, &request(), &weak).expect_err("less");
+        assert_eq!(fault, Code::BelowLeast);
+        assert!(hint.is_some_and(|hint| hint.contains("least_isolation")));
+        // What fell back, because nothing can be seen, is less as well.
+        let blind = had(Isolation::Cooperative, &["nothing can be seen"]);
+        let (_, hint) = code(supervised, &request(), &blind).expect_err("less");
+        assert!(hint.is_some_and(|hint| hint.starts_with("nothing can be seen")));
+        let strong = had(Isolation::Supervised, &[]);
+        for (asked, is_had) in [
+            (OnOveruse::End, true),
+            (OnOveruse::Freeze, true),
+            (OnOveruse::Report, false),
+        ] {
+            let mut request = request();
+            request.terms.on_overuse = asked;
+            assert_eq!(supervised.check(&request, &strong).is_ok(), is_had, "{asked}");
+        }
+        let mut whole = request();
+        whole.terms.whole = true;
+        assert_eq!(code(supervised, &whole, &had(Isolation::Env, &[])), Ok(()));
+    }
 
     #[test]
     fn supervision_is_had_where_the_driver_tells() {

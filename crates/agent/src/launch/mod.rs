@@ -190,6 +190,10 @@ fn ended_by_agent(run: &RunDir, slice: &str) -> Vec<Fault> {
         }
         true
     });
+    // A process that is outside the limiter and holds too much is told of twice: how much it held says more.
+    if faults.iter().any(|fault| fault.code == Code::Overuse) {
+        faults.retain(|fault| fault.code == Code::Overuse);
+    }
     faults
 }
 

@@ -30,7 +30,9 @@ pub(crate) struct Endings {
 }
 
 impl Endings {
-    /// Signals everything that runs in a slice: the program, its descendants, and what uses the device.
+    /// Signals everything that runs in a slice: the program, its descendants, and what uses the device. What is to end
+    /// goes on first where it is stopped, by its user or by the supervisor, as under a shell's `kill` or systemd: a
+    /// stopped process does not notice the signal.
     ///
     /// # Errors
     /// [`Code::UnknownSlice`], [`Code::NotAllowed`], [`Code::Usage`] for a number that is no signal,
@@ -48,6 +50,11 @@ impl Endings {
         if !ask.dry_run {
             let before = targets.len();
             targets.retain(|member| member.signal(uid, signal));
+            if [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT].contains(&signal) {
+                for member in &targets {
+                    let _runs_or_has_ended = member.signal(uid, Signal::CONT);
+                }
+            }
             if targets.is_empty()
                 && before > 0
                 && let Some(Err(silent)) = crate::system::privilege::helper_state()

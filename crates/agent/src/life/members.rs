@@ -160,6 +160,14 @@ impl Roster {
         living.map(Watched::pid).collect()
     }
 
+    /// As if this process had attached to the slice.
+    #[cfg(test)]
+    pub fn attach(&self, id: &str, pid: u32) {
+        let mut slices = self.slices();
+        let known = slices.entry(id.to_owned()).or_default();
+        known.members.extend(Watched::now(pid));
+    }
+
     /// Keeps the entries of these slices only.
     fn keep_only(&self, ids: &[&str]) {
         self.slices().retain(|id, _| ids.contains(&id.as_str()));

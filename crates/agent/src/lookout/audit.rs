@@ -154,10 +154,13 @@ impl MemoryAudit {
             .collect()
     }
 
-    /// The memory of a slice without a limiter is in no ledger: the driver's figure counts.
+    /// The memory of a slice without a limiter is in no ledger: the driver's figure counts. So it does for the processes
+    /// of a supervised slice that have no limiter in them.
     pub fn with_device_figures(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
-        if shown.terms.isolation != Isolation::Env {
-            return shown;
+        match shown.terms.isolation {
+            Isolation::Env => {}
+            Isolation::Supervised => return self.with_unaccounted(devices, shown),
+            _ => return shown,
         }
         let inside: HashSet<u32> = self.members.of(&shown).into_iter().collect();
         let mut usages = Vec::new();
@@ -190,6 +193,50 @@ impl MemoryAudit {
         shown
             .conditions
             .retain(|condition| *condition != Condition::OverLimit);
+        shown
+    }
+
+    /// Adds the slice's processes that are in no ledger, with the driver's figures.
+    fn with_unaccounted(&self, devices: &[DeviceRecord], mut shown: SliceRecord) -> SliceRecord {
+        let known: HashSet<u32> = shown.processes.iter().map(|process| process.pid).collect();
+        let mut inside: Option<HashSet<u32>> = None;
+        let mut found: Vec<ProcessRecord> = Vec::new();
+        for place in 0..shown.shares.iter().count() {
+            let uuid = shown
+                .shares
+                .iter()
+                .nth(place)
+                .map(|share| share.device_uuid.clone());
+            let Some(device) = devices.iter().find(|device| Some(&device.uuid) == uuid.as_ref()) else {
+                continue;
+            };
+            for (pid, held) in holders(&self.nvidia, self.run.path(), device) {
+                // All processes are looked at for the members: only where there is one to be found.
+                if known.contains(&pid)
+                    || !inside
+                        .get_or_insert_with(|| self.members.of(&shown).into_iter().collect())
+                        .contains(&pid)
+                {
+                    continue;
+                }
+                let held = held.unwrap_or(Bytes(0));
+                if let Some(share) = shown.shares.iter_mut().nth(place) {
+                    share.memory_used_bytes = Bytes(share.memory_used_bytes.0.saturating_add(held.0));
+                }
+                match found.iter_mut().find(|process| process.pid == pid) {
+                    Some(process) => {
+                        process.memory_used_bytes = Bytes(process.memory_used_bytes.0.saturating_add(held.0));
+                    }
+                    None => found.push(ProcessRecord {
+                        pid,
+                        command: procs::command(pid),
+                        memory_used_bytes: held,
+                        memory_spilled_bytes: Bytes(0),
+                    }),
+                }
+            }
+        }
+        shown.processes.extend(found);
         shown
     }
 

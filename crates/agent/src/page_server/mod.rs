@@ -13,7 +13,6 @@ use divvy_ledger::attach::wire::Status;
 use divvy_ledger::attach::{self, AttachError, Door, Sockets};
 use divvy_model::{Code, Fault};
 
-use crate::holder::HOLDER;
 use crate::life::records::{ATTACH, CONTROL, make_box, make_folder};
 use crate::start::rundir::RunDir;
 
@@ -112,15 +111,11 @@ pub(crate) fn number_of(id: &str) -> Option<u32> {
 }
 
 /// Serves a lasting slice's pages, as a process of its own, until the slice is deleted or another page server has taken
-/// over. The agent that starts it hands it the sockets by its standard input. The id `emulated` is no slice: it makes
-/// the process the holder of emulated devices' pages.
+/// over. The agent that starts it hands it the sockets by its standard input.
 ///
 /// # Errors
 /// [`Code::Attach`] when it gets no sockets, or cannot give up its privileges.
-pub fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
-    if id == HOLDER {
-        return crate::holder::hold();
-    }
+pub(crate) fn keep(run: &RunDir, id: &str) -> Result<(), Fault> {
     /// How often it checks whether it is still needed. Usually the agent says so; this is for a time without an agent.
     const LOOK: Duration = Duration::from_secs(1);
     let cannot = |error: &dyn std::error::Error| {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, MemoryAmount};
+use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, Isolation, MemoryAmount, OnOveruse};
 
 use crate::decide::admission::Limits;
+use crate::decide::policy::Least;
 
 /// The default memory of one program's context on a physical GPU: about what CUDA 12 takes on an H100 before the
 /// program's first allocation, rounded up.
@@ -39,6 +40,10 @@ pub struct Settings {
     pub default_slice: Option<MemoryAmount>,
     /// How long a slice runs before the next one may, where several want a device: 1 to 30 ms.
     pub quantum: Duration,
+    /// The weakest isolation level that a slice may have; any where none is set.
+    pub least_isolation: Option<Isolation>,
+    /// The mildest consequence that a supervised slice may ask for; any where none is set.
+    pub least_on_overuse: Option<OnOveruse>,
 }
 
 impl Default for Settings {
@@ -57,11 +62,21 @@ impl Default for Settings {
             mig_instances: false,
             default_slice: None,
             quantum: Duration::from_millis(5),
+            least_isolation: None,
+            least_on_overuse: None,
         }
     }
 }
 
 impl Settings {
+    /// What a request may not go below.
+    pub(crate) fn least(&self) -> Least {
+        Least {
+            isolation: self.least_isolation,
+            on_overuse: self.least_on_overuse,
+        }
+    }
+
     /// The limits of admission on a device. An emulated device's contexts cost what its specification says, by default
     /// nothing.
     #[must_use]

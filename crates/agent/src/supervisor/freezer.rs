@@ -1,57 +1,39 @@
-//! Slices whose processes are stopped. What is stopped is written down first, so that the next agent lets it go on where
-//! this one dies. A process that its user has stopped is not among them.
+//! Slices whose processes are stopped. What is stopped is written down first, so that the [`super::watchdog`], or the next
+//! agent, lets it go on where this one dies. A process that its user has stopped is not among them.
 
 use std::collections::HashMap;
 
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 
-use super::register::{Register, Slices, may_signal};
+use super::register::{Register, Slices};
+use super::stopped::Stopped;
+use super::watchdog::Watchdog;
 use crate::decide::supervise::ProcessId;
 use crate::life::records;
 use crate::start::rundir::RunDir;
 use crate::system::procs::Stat;
-use crate::system::watched::Watched;
 
 /// How often new processes are looked for while a slice is being stopped. Each look finds the children of what the look
 /// before has not stopped.
 const ROUNDS: usize = 16;
-
-/// A process that was stopped, as it is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stopped {
-    pid: u32,
-    start_ticks: u64,
-    uid: u32,
-    in_container: bool,
-}
-
-impl Stopped {
-    /// Lets it go on, if it is the process that was stopped.
-    fn release(&self) {
-        if let Some(process) = Watched::again(self.pid, self.start_ticks)
-            && may_signal(self.pid, self.uid, self.in_container)
-        {
-            process.signal_as(self.in_container, self.uid, Signal::CONT);
-        }
-    }
-}
 
 /// The stopped processes of each slice, by the slice's id, parents first.
 #[derive(Debug)]
 pub(super) struct Freezer {
     run: RunDir,
     stopped: HashMap<String, Vec<Stopped>>,
+    watchdog: Watchdog,
 }
 
 impl Freezer {
     /// Lets all go on that an earlier agent stopped.
-    pub fn open(run: RunDir) -> Self {
+    pub fn open(run: RunDir, watchdog: Watchdog) -> Self {
         let left = records::stored_frozen::<Stopped>(&run);
         left.iter().rev().for_each(Stopped::release);
         let freezer = Self {
             run,
             stopped: HashMap::new(),
+            watchdog,
         };
         if !left.is_empty() {
             tracing::warn!(
@@ -76,6 +58,7 @@ impl Freezer {
         slices: &Slices<'_>,
         users: &[ProcessId],
     ) -> usize {
+        self.watchdog.keep_up(&self.run);
         self.stopped.entry(slice.id.clone()).or_default();
         // A signal takes effect a moment later.
         let mut signalled: Vec<ProcessId> = Vec::new();

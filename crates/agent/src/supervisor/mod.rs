@@ -3,15 +3,19 @@
 //!
 //! - [`register`]: the processes that the kernel vouches for as a slice's;
 //! - [`freezer`]: the slices whose processes are stopped;
-//! - [`sight`]: the figures of one look.
+//! - [`sight`]: the figures of one look;
+//! - [`stopped`]: how a stopped process goes on;
+//! - [`watchdog`]: the process that lets go on what is stopped where the agent is killed.
 //!
 //! What is done is decided in [`crate::decide::supervise`], without a clock or a system.
 
 mod freezer;
 mod register;
 mod sight;
+mod stopped;
 #[cfg(test)]
 mod tests;
+mod watchdog;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -24,24 +28,31 @@ use rustix::process::Signal;
 
 use crate::api::events::EventKind;
 use crate::decide::supervise::ProcessId;
+use crate::decide::supervise::dead::{Charged, Dead, Finding};
 use crate::decide::supervise::memory::{self, Memory, Target};
 use crate::decide::supervise::time::{self, Step, Time};
 use crate::journal::Journal;
 use crate::leasing::{Charge, Leasing, monotonic};
 use crate::life::members::Members;
 use crate::life::slice::Slice;
-use crate::start::rundir::RunDir;
+use crate::start::rundir::{KeepCommand, RunDir};
 use crate::start::settings::Settings;
 use crate::state::Shared;
 use crate::system::procs;
 use freezer::Freezer;
 use register::{Register, Slices};
 use sight::{OfSlice, Sight};
+use watchdog::Watchdog;
+pub(crate) use watchdog::{WATCHDOG, watch};
 
 /// The pause between looks where no slice has too much.
 const CALM: Duration = Duration::from_millis(250);
 /// The same where one has too much, or is frozen.
 const ALERT: Duration = Duration::from_millis(100);
+/// The same where processes that ended used some of a device, and it is not known whose they were.
+const HUNT: Duration = Duration::from_millis(20);
+/// For how long looks stay that fast after a figure of a process that no look found alive, in nanoseconds.
+const HUNTED: u64 = 2_000_000_000;
 /// How often all processes of supervised slices are noted, in nanoseconds: one that ends its `divvy run` later is still
 /// known to be the slice's.
 const NOTED: u64 = 1_000_000_000;
@@ -51,6 +62,8 @@ const ROUNDS: usize = 16;
 /// The supervisor.
 pub(crate) struct Supervisor {
     pub run: RunDir,
+    /// The command that starts the watchdog.
+    pub keep: KeepCommand,
     pub nvidia: Arc<Nvidia>,
     pub settings: Arc<Settings>,
     pub state: Shared,
@@ -76,6 +89,10 @@ pub(crate) struct Known {
     freezer: Option<Freezer>,
     /// By slice and device.
     accounts: HashMap<(String, String), Account>,
+    /// The use by processes that have ended, by device.
+    dead: HashMap<String, Dead>,
+    /// Until then, looks come fast.
+    hunts_until: u64,
     noted_at: u64,
     has_looked: bool,
     /// The supervised slices of the last look, and those before that have ended while processes of theirs live.
@@ -107,7 +124,7 @@ impl Supervisor {
         let (records, devices) = self.slices(!known.records.is_empty());
         let freezer = known
             .freezer
-            .get_or_insert_with(|| Freezer::open(self.run.clone()));
+            .get_or_insert_with(|| Freezer::open(self.run.clone(), Watchdog::new(self.keep)));
         known.register.settle();
         // Processes that outlive their slice have a limit of nothing.
         let is_there = |record: &SliceRecord| records.iter().any(|other| other.id == record.id);
@@ -132,6 +149,7 @@ impl Supervisor {
         }
         if supervised.is_empty() {
             known.register = Register::default();
+            known.dead.clear();
             self.show_frozen(freezer, &known.accounts);
             return CALM;
         }
@@ -155,11 +173,19 @@ impl Supervisor {
             let Some(sight) = Sight::of(&self.nvidia, self.run.path(), device) else {
                 continue;
             };
-            let sight = sight.by_slice(|pid| {
-                let id = known.register.find(pid, &slices)?;
-                let slice = known.register.get(id)?.slice.clone();
-                Some((id, slice))
-            });
+            let sight = sight.sorted(|pid| known.register.whose(pid, &slices));
+            let of_dead = sight
+                .dead
+                .as_ref()
+                .map_or_else(Finding::default, |(dead, living)| {
+                    let on_it = charges.iter().filter(|charge| charge.device_uuid == device.uuid);
+                    let on_it: Vec<Charged> = on_it.map(Charged::from).collect();
+                    let of_device = known.dead.entry(device.uuid.clone()).or_default();
+                    of_device.look(monotonic(), *dead, living, &on_it)
+                });
+            if of_dead.hunts || sight.missed_some {
+                known.hunts_until = at.saturating_add(HUNTED);
+            }
             for record in on_it {
                 let account = known
                     .accounts
@@ -177,12 +203,13 @@ impl Supervisor {
                     has_ended: !is_there(record),
                 };
                 let nothing = OfSlice::default();
-                let seen = sight.get(&record.id).unwrap_or(&nothing);
+                let seen = sight.by_slice.get(&record.id).unwrap_or(&nothing);
                 let is_alert = turn.memory(seen);
                 let charge = charges
                     .iter()
                     .find(|charge| charge.slice_id == record.id && charge.device_uuid == device.uuid);
-                let is_watched = turn.time(seen, charge);
+                let dead = of_dead.bills.get(&record.id).copied().unwrap_or(0);
+                let is_watched = turn.time(seen, dead, charge);
                 if is_alert || is_watched {
                     pause = ALERT;
                 }
@@ -195,7 +222,7 @@ impl Supervisor {
             }
         }
         self.show_frozen(freezer, &known.accounts);
-        pause
+        if at < known.hunts_until { HUNT } else { pause }
     }
 
     /// Lets everything go on, because this agent ends.
@@ -243,6 +270,16 @@ impl Supervisor {
         let slices = state.slices.values_mut();
         let limited = slices.filter(|slice| slice.record.terms.isolation != Isolation::Env);
         (limited.map(Slice::shown).collect(), devices)
+    }
+}
+
+impl From<&Charge> for Charged {
+    fn from(charge: &Charge) -> Self {
+        Self {
+            slice: charge.slice_id.clone(),
+            charged: charge.charged,
+            is_open: charge.is_open,
+        }
     }
 }
 
@@ -348,7 +385,8 @@ impl Turn<'_> {
     }
 
     /// Compares its time with its charge and its share. Returns whether it is suspected, or in debt.
-    fn time(&mut self, seen: &OfSlice, charge: Option<&Charge>) -> bool {
+    /// `dead` is what is billed to it for processes that have ended, in nanoseconds.
+    fn time(&mut self, seen: &OfSlice, dead: u64, charge: Option<&Charge>) -> bool {
         let Some(charge) = charge else {
             // It is shared in another way than by leases.
             self.account.is_frozen[1] = false;
@@ -359,6 +397,7 @@ impl Turn<'_> {
         let step = self.account.time.look(&time::Look {
             at: monotonic(),
             used: &seen.used,
+            dead,
             charged: charge.charged,
             share: charge.share,
             counts: charge.counts,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use divvy_model::SliceRecord;
 use rustix::process::Signal;
 
+use super::sight::Whose;
 use crate::decide::supervise::ProcessId;
 use crate::files::kernel;
 use crate::life::members::{Members, roots};
@@ -20,6 +21,9 @@ use crate::system::watched::Watched;
 
 /// How long a process that no slice has is not looked for in containers again. Such a look reads all of /proc.
 const ASKED: Duration = Duration::from_secs(1);
+
+/// How long an ended process's slice is remembered: a driver that samples tells of a process for a second after its end.
+const REMEMBERED: Duration = Duration::from_secs(2);
 
 /// A process of a slice, pinned.
 #[derive(Debug)]
@@ -74,7 +78,8 @@ fn real_user(pid: u32) -> Option<u32> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// A process that connects to a slice's socket is not the slice's for that where it is one of the host.
+/// Whether it still has mounts of its own. That alone makes no container: services and sandboxes of the host have them
+/// too. Only [`Register::elsewhere`] says of a process that it is a container's.
 fn is_in_container(pid: u32) -> bool {
     match privilege::mount_namespaces(&[pid, std::process::id(), 1])[..] {
         [its, ours, first] => its != 0 && its != ours && its != first,
@@ -113,12 +118,19 @@ pub(super) struct Register {
     known: HashMap<ProcessId, Vouched>,
     /// Processes that were in no slice, and when that was last looked for in containers.
     others: HashMap<ProcessId, Instant>,
+    /// Those that ended of late, by number: which they were, their slice, and when that was noticed.
+    ended: HashMap<u32, (ProcessId, String, Instant)>,
 }
 
 impl Register {
     /// Forgets what has ended.
     pub fn settle(&mut self) {
-        self.known.retain(|_, vouched| vouched.lives());
+        let now = Instant::now();
+        for (id, vouched) in self.known.extract_if(|_, vouched| !vouched.lives()) {
+            self.ended.insert(id.pid, (id, vouched.slice, now));
+        }
+        self.ended
+            .retain(|_, (.., noticed)| now.duration_since(*noticed) < REMEMBERED);
         self.others.retain(|_, asked| asked.elapsed() < ASKED);
     }
 
@@ -129,6 +141,23 @@ impl Register {
 
     pub fn get(&self, id: ProcessId) -> Option<&Vouched> {
         self.known.get(&id)
+    }
+
+    /// Whose a driver's figure of this number is: the process's that has the number now, or else that of the one that had
+    /// it when a look saw it last. The latter counts for figures alone, because a number is not signalled.
+    pub fn whose(&mut self, pid: u32, slices: &Slices<'_>) -> Whose {
+        if let Some(id) = self.find(pid, slices)
+            && let Some(vouched) = self.known.get(&id)
+        {
+            return Whose::Slice(id, vouched.slice.clone());
+        }
+        if procs::life(pid) != Life::Gone {
+            return Whose::Other;
+        }
+        match self.ended.get(&pid) {
+            Some((id, slice, _)) => Whose::Slice(*id, slice.clone()),
+            None => Whose::Unknown,
+        }
     }
 
     /// The process that has this number now, where it is a slice's: the innermost one's.
@@ -182,21 +211,25 @@ impl Register {
 
     /// The lasting slice that it has attached to, or whose container it is in.
     fn elsewhere(&mut self, id: ProcessId, watched: &Watched, slices: &Slices<'_>) -> Option<Found> {
-        let lasting = || slices.records.iter().filter(|record| record.lasting);
-        let of = |record: &SliceRecord| (record.id.clone(), record.uid, None, true);
-        if let Some(record) = lasting().find(|record| slices.members.roster.has(&record.id, id.pid)) {
-            return Some(of(record));
-        }
         if self.others.contains_key(&id) || watched.life() != Life::Alive {
             return None;
         }
+        let lasting = || slices.records.iter().filter(|record| record.lasting);
+        let of = |record: &SliceRecord, in_container| (record.id.clone(), record.uid, None, in_container);
         let inside =
             |record: &&SliceRecord| containers::members(&slices.members.run, record).contains(&id.pid);
-        let found = lasting().find(inside);
+        let attached = lasting().find(|record| slices.members.roster.has(&record.id, id.pid));
+        let found = match attached {
+            // Any process that reaches the slice's socket may attach. Another user's is only the slice's where its mounts
+            // or its cgroup show it inside one of the slice's containers.
+            Some(record) if inside(&record) => Some(of(record, true)),
+            Some(record) => may_signal(id.pid, record.uid, false).then(|| of(record, false)),
+            None => lasting().find(inside).map(|record| of(record, true)),
+        };
         if found.is_none() {
             self.others.insert(id, Instant::now());
         }
-        found.map(of)
+        found
     }
 
     /// The processes of a slice that live now, except its `divvy run`s, parents first. Processes that start meanwhile are

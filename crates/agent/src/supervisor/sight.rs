@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use divvy_host::{Nvidia, emulated_busy};
+use divvy_host::{Nvidia, emulated_engine_use};
 use divvy_model::{Bytes, DeviceKind, DeviceRecord};
 
 use crate::decide::supervise::ProcessId;
+use crate::decide::supervise::dead::Living;
 use crate::decide::supervise::time::Used;
 use crate::lookout::devices::{Holders, Look};
 
@@ -14,6 +15,8 @@ use crate::lookout::devices::{Holders, Look};
 pub(super) struct Sight {
     holders: Holders,
     used: Vec<(u32, Used)>,
+    /// The use by all processes that have ended, in nanoseconds; none where the driver does not count it.
+    dead: Option<u64>,
 }
 
 /// What it says of a slice's processes.
@@ -27,47 +30,84 @@ pub(super) struct OfSlice {
     pub is_blind: bool,
 }
 
+/// The figures of one look, sorted.
+#[derive(Default)]
+pub(super) struct Sorted {
+    /// By slice. Processes that are in none are left out.
+    pub by_slice: HashMap<String, OfSlice>,
+    /// The use by all processes that have ended, in nanoseconds, and by each that lives.
+    pub dead: Option<(u64, Vec<Living>)>,
+    /// There is a figure of a process that no look has found alive.
+    pub missed_some: bool,
+}
+
+/// Which slice a process is in.
+pub(super) enum Whose {
+    /// This one's.
+    Slice(ProcessId, String),
+    /// It lives, and is in none.
+    Other,
+    /// It has ended, and no look has found it alive.
+    Unknown,
+}
+
 impl Sight {
     /// Asks the driver, or the device's page; none where the driver does not answer.
     pub fn of(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Option<Self> {
         let holders = Look::at(nvidia, run_dir, device).ok()?.holders;
-        let used = match device.kind {
-            DeviceKind::Emulated => emulated_busy(run_dir, &device.uuid)
-                .into_iter()
-                .map(|(pid, busy)| (pid, Used::Total(busy)))
-                .collect(),
-            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => nvidia
-                .utilization(&device.uuid)
-                .into_iter()
-                .map(|(pid, percent)| (pid, Used::Rate(percent.saturating_mul(100))))
-                .collect(),
+        let (used, dead) = match device.kind {
+            DeviceKind::Emulated => match emulated_engine_use(run_dir, &device.uuid) {
+                Some((dead, living)) => {
+                    let living = living.into_iter();
+                    (
+                        living.map(|(pid, busy)| (pid, Used::Total(busy))).collect(),
+                        Some(dead),
+                    )
+                }
+                None => (Vec::new(), None),
+            },
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
+                let told = nvidia.utilization(&device.uuid).into_iter();
+                let used = told.map(|(pid, percent)| (pid, Used::Rate(percent.saturating_mul(100))));
+                (used.collect(), None)
+            }
         };
-        Some(Self { holders, used })
+        Some(Self { holders, used, dead })
     }
 
-    /// By slice, where `slice_of` vouches for the process. Others are left out.
-    pub fn by_slice(
-        self,
-        mut slice_of: impl FnMut(u32) -> Option<(ProcessId, String)>,
-    ) -> HashMap<String, OfSlice> {
-        let mut known: HashMap<u32, Option<(ProcessId, String)>> = HashMap::new();
-        let mut all: HashMap<String, OfSlice> = HashMap::new();
+    /// By slice, where `whose` vouches for the process.
+    pub fn sorted(self, mut whose: impl FnMut(u32) -> Whose) -> Sorted {
+        let mut known: HashMap<u32, Whose> = HashMap::new();
+        let mut sorted = Sorted::default();
         for (pid, held) in self.holders {
-            let Some((id, slice)) = known.entry(pid).or_insert_with(|| slice_of(pid)) else {
+            let Whose::Slice(id, slice) = known.entry(pid).or_insert_with(|| whose(pid)) else {
                 continue;
             };
-            let of_slice = all.entry(slice.clone()).or_default();
+            let of_slice = sorted.by_slice.entry(slice.clone()).or_default();
             match held {
                 Some(held) => of_slice.held.push((*id, held)),
                 None => of_slice.is_blind = true,
             }
         }
+        let mut living = Vec::with_capacity(self.used.len());
         for (pid, used) in self.used {
-            let Some((id, slice)) = known.entry(pid).or_insert_with(|| slice_of(pid)) else {
-                continue;
+            let slice = match known.entry(pid).or_insert_with(|| whose(pid)) {
+                Whose::Slice(id, slice) => {
+                    let of_slice = sorted.by_slice.entry(slice.clone()).or_default();
+                    of_slice.used.push((*id, used));
+                    Some(slice.clone())
+                }
+                Whose::Other => None,
+                Whose::Unknown => {
+                    sorted.missed_some = true;
+                    None
+                }
             };
-            all.entry(slice.clone()).or_default().used.push((*id, used));
+            if let Used::Total(used) = used {
+                living.push(Living { pid, used, slice });
+            }
         }
-        all
+        sorted.dead = self.dead.map(|dead| (dead, living));
+        sorted
     }
 }

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::freezer::Freezer;
 use super::register::{Register, Slices};
+use super::watchdog::Watchdog;
 use crate::decide::supervise::ProcessId;
 use crate::life::members::{Members, Roster};
 use crate::start::rundir::RunDir;
@@ -90,6 +91,11 @@ fn members(folder: &std::path::Path) -> Members {
     }
 }
 
+/// The freezers of these tests are never killed.
+fn no_watchdog() -> Watchdog {
+    Watchdog::new(|_, _| Command::new("true"))
+}
+
 fn is_stopped(pid: u32) -> bool {
     Stat::of(pid).is_ok_and(|stat| stat.state == 'T')
 }
@@ -141,7 +147,7 @@ fn innocents() {
         .collect();
     let slices = Slices::of(&records, &members);
     let mut register = Register::default();
-    let mut freezer = Freezer::open(members.run.clone());
+    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
     let mut inside: HashMap<u32, usize> = HashMap::new();
     let mut outside: HashMap<u32, Child> = HashMap::new();
     let mut seen: Vec<ProcessId> = Vec::new();
@@ -261,13 +267,13 @@ fn what_its_user_has_stopped_is_not_let_go_on_and_what_an_agent_left_stopped_is(
     let stop = register.find(by_user, &slices).expect("it is the slice's");
     assert!(register.get(stop).expect("known").signal(stop, Signal::STOP));
     until(|| is_stopped(by_user));
-    let mut freezer = Freezer::open(members.run.clone());
+    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
     assert_eq!(freezer.stop(&records[0], &mut register, &slices, &[]), 1);
     until(|| is_stopped(by_us));
     assert!(!is_stopped(shell.child.id()));
     // The agent dies, and another comes.
     drop(freezer);
-    let next = Freezer::open(members.run.clone());
+    let next = Freezer::open(members.run.clone(), no_watchdog());
     until(|| !is_stopped(by_us));
     assert!(is_stopped(by_user) && next.ids().is_empty());
     // A process whose `divvy run` is gone stays the slice's.
@@ -293,4 +299,68 @@ fn another_users_process_below_a_divvy_run_is_not_signalled() {
         "it is in no container"
     );
     assert!(!super::register::may_signal(u32::MAX, 0, true));
+}
+
+#[test]
+fn a_stop_that_the_user_asked_for_meanwhile_outlives_the_freeze() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let mut shell = Shell::start();
+    let records = [slice("0123abcd", shell.child.id())];
+    let slices = Slices::of(&records, &members);
+    let pids = [shell.spawn(), shell.spawn()];
+    let mut register = Register::default();
+    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
+    freezer.stop(&records[0], &mut register, &slices, &[]);
+    until(|| pids.iter().all(|pid| is_stopped(*pid)));
+    let ids = pids.map(|pid| register.find(pid, &slices).expect("it is the slice's"));
+    let signal = |register: &Register, id, signal| {
+        assert!(register.get(id).expect("known").signal(id, signal));
+    };
+    // As the terminal does at Ctrl-Z. The shell's group has no parent in its session that would make the kernel drop it.
+    signal(&register, ids[0], Signal::TSTP);
+    freezer.release("0123abcd");
+    until(|| !is_stopped(pids[1]));
+    until(|| is_stopped(pids[0]));
+    for id in ids {
+        signal(&register, id, Signal::KILL);
+    }
+}
+
+/// A service of the host has mounts of its own as well. That it attached to another user's slice makes it no container's.
+#[test]
+fn another_users_process_with_mounts_of_its_own_is_no_containers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let apart = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.arg("--mount").args(words).stdin(Stdio::piped());
+        command
+    };
+    if !apart(&["true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no namespace of mounts may be made here");
+        return;
+    }
+    let mut service = apart(&["cat"]).spawn().expect("it starts");
+    let pid = service.id();
+    until(|| crate::system::procs::command(pid) == "cat");
+    let mut own = slice("0123abcd", 1);
+    own.lasting = true;
+    let mut of_another = own.clone();
+    of_another.id = "4567cdef".into();
+    of_another.uid = 4_000_000;
+    for (record, is_found) in [(of_another, false), (own, true)] {
+        members.roster.attach(&record.id, pid);
+        let records = [record];
+        let slices = Slices::of(&records, &members);
+        let mut register = Register::default();
+        let found = register.find(pid, &slices);
+        assert_eq!(found.is_some(), is_found, "{}", records[0].uid);
+        if let Some(id) = found {
+            let (_, in_container) = register.get(id).expect("known").owner();
+            assert!(!in_container, "its user's own process is one of the host");
+        }
+    }
+    service.kill().expect("ours");
+    service.wait().expect("reaped");
 }

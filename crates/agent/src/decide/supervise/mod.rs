@@ -1,6 +1,7 @@
 //! What is done about a supervised slice whose processes take more than it has, by the figures of the device's driver.
 //! docs/adr/0042-supervised.md has the reasons. Nothing here asks a clock or the system: the caller passes what it saw.
 
+pub(crate) mod dead;
 pub(crate) mod memory;
 pub(crate) mod time;
 

@@ -189,6 +189,7 @@ fn timed(time: &mut Time, at: u64, used: &[(u32, u64)], charged: u64) -> Step {
     time.look(&time::Look {
         at: at * MS,
         used: &used,
+        dead: 0,
         charged: charged * MS,
         share: 3000,
         counts: true,
@@ -269,6 +270,7 @@ fn an_open_gate_owes_nothing_and_what_was_launched_then_is_waited_for() {
         time.look(&time::Look {
             at: at * MS,
             used: &used,
+            dead: 0,
             charged: 0,
             share: 3000,
             counts: true,
@@ -325,6 +327,7 @@ fn a_number_that_another_process_has_now_starts_from_nothing() {
     let step = time.look(&time::Look {
         at: 3000 * MS,
         used: &used,
+        dead: 0,
         charged: 900 * MS,
         share: 3000,
         counts: true,
@@ -385,7 +388,7 @@ proptest! {
         for _ in 0..100_000 {
             let used = [(id(1), Used::Total(total * MS))];
             let step = time.look(&time::Look {
-                at: at * MS, used: &used, charged: 0, share, counts: true, is_open: false,
+                at: at * MS, used: &used, dead: 0, charged: 0, share, counts: true, is_open: false,
             });
             match step {
                 Step::Freeze(_) => { frozen_at.get_or_insert(at); }

@@ -53,6 +53,9 @@ pub(crate) struct Look<'a> {
     pub at: u64,
     /// Its processes on the device. Each is vouched for at this look.
     pub used: &'a [(ProcessId, Used)],
+    /// What its processes used since the last look that have ended, as far as it is in no figure of theirs, in
+    /// nanoseconds.
+    pub dead: u64,
     /// What the slice was charged for leases of the device so far, in nanoseconds.
     pub charged: u64,
     /// Its share of the device, in parts of 10,000.
@@ -214,7 +217,10 @@ impl Time {
         if charged > 0 && !moved && rate == 0 && !self.frozen {
             self.delay = self.delay.max(told_of).min(LONGEST_DELAY);
         }
-        let used = used.min(told_of).saturating_add(rate.min(time));
+        let used = used
+            .min(told_of)
+            .saturating_add(rate.min(time))
+            .saturating_add(look.dead);
         self.before = Some(Before {
             at: look.at,
             charged: look.charged,

@@ -83,6 +83,20 @@ pub fn story(entries: &[Entry]) -> String {
     text
 }
 
+/// What the configuration lets no user go below: a level, and a consequence of overuse.
+pub fn minimum(least: [Option<&str>; 2]) -> String {
+    let of = |what: &str, key: &str, least: Option<&str>| match least {
+        Some(least) => format!("The minimum for {what} is `{least}` here (`{key}`).\n"),
+        None => format!("The configuration has no minimum for {what} (`{key}`).\n"),
+    };
+    let [isolation, on_overuse] = least;
+    format!(
+        "\n{}{}",
+        of("the level", "least_isolation", isolation),
+        of("`--on-overuse`", "least_on_overuse", on_overuse)
+    )
+}
+
 /// The levels as a table.
 pub fn table(entries: &[Entry], _wide: bool) -> Table {
     let mut table = Table::new(vec![

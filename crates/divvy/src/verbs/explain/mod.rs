@@ -66,7 +66,11 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     if text == "sharing" {
         return explain_sharing(context);
     }
-    if text == "isolation" {
+    // A level's word, and what follows from overuse, are explained there as well.
+    let is_level = divvy_model::Isolation::ALL
+        .iter()
+        .any(|level| level.name() == text);
+    if is_level || ["isolation", "overuse", "on-overuse"].contains(&text.as_str()) {
         return explain_isolation(context);
     }
     if text == "json" {
@@ -107,7 +111,14 @@ fn explain_sharing(context: &Context) -> Result<u8, Fault> {
 fn explain_isolation(context: &Context) -> Result<u8, Fault> {
     let entries = isolation::entries();
     match context.format {
-        Format::Table | Format::Wide => output::print(&isolation::story(&entries))?,
+        Format::Table | Format::Wide => {
+            let least = ["least_isolation", "least_on_overuse"].map(|key| context.config.text(key));
+            output::print(&format!(
+                "{}{}",
+                isolation::story(&entries),
+                isolation::minimum(least)
+            ))?;
+        }
         format => {
             output::list(
                 format,
