@@ -12,6 +12,11 @@ use divvy_device::{Device, log};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How long a context that is destroyed waits for its work. What the work computes is lost with the context's memory,
+/// but it may still write to the host's.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A context: an address space, its streams, and whether it has failed.
 pub struct Context {
@@ -141,6 +146,21 @@ impl Context {
             task.wait_done();
         }
         self.printed.show();
+    }
+
+    /// Waits for all work submitted so far, and ends what is not over after [`GRACE`]: the context is about to go, and a
+    /// kernel that never ends would keep it for ever.
+    pub fn end_work(&self) {
+        let deadline = Instant::now() + GRACE;
+        let over = self
+            .order
+            .everything()
+            .iter()
+            .all(|task| task.wait_done_until(deadline));
+        if !over {
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+        self.drain();
     }
 
     /// Appends work to a stream. Work that must not run once the context failed checks for itself.
