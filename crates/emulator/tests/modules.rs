@@ -508,3 +508,45 @@ fn an_unsupported_instruction_names_itself() {
         },
     );
 }
+
+/// A module's variable takes the device's memory and not the machine's until it is touched; one that is larger than
+/// the device is refused, and so is shared memory that no kernel can have.
+#[test]
+fn large_variables() {
+    let with = |line: &str| {
+        format!(
+            ".version 8.0\n.target sm_75\n.address_size 64\n{line}\n.visible .entry read(.param .u64 out)\n{{\n \
+             .reg .b64 %o, %a; .reg .b32 %r;\n ld.param.u64 %o, [out];\n mov.u64 %a, large;\n \
+             ld.global.u32 %r, [%a+40000000];\n st.global.u32 [%o], %r;\n ret;\n}}\n"
+        )
+    };
+    alone("large_variables", &[], || {
+        start(0);
+        let text = CString::new(with(".visible .global .align 8 .b8 large[30000000000];")).unwrap();
+        let large: CUmodule = get!(cuModuleLoadData(text.as_ptr().cast()));
+        let out = upload(&[7u32]);
+        let read = function(large, c"read");
+        assert_eq!(launch(read, 1, 1, null_mut(), &mut [param(&out)]), CUDA_SUCCESS);
+        assert_eq!(download::<u32>(out, 1), [0]);
+        // The PTX was for an older device than this one.
+        let value: i32 = get!(cuFuncGetAttribute(CU_FUNC_ATTRIBUTE_PTX_VERSION, read));
+        assert_eq!(value, 75);
+        let value: i32 = get!(cuFuncGetAttribute(CU_FUNC_ATTRIBUTE_BINARY_VERSION, read));
+        assert_eq!(value, 90);
+        cu!(cuModuleUnload(large));
+        let refused = |line: &str| {
+            let text = CString::new(with(line)).unwrap();
+            code!(cuModuleLoadData(&mut null_mut(), text.as_ptr().cast()))
+        };
+        assert_eq!(
+            refused(".visible .global .align 8 .b8 large[300000000000];"),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        assert_eq!(
+            refused(
+                ".global .b8 large[8];\n.shared .b8 s[4000000000];\n.entry k() { .reg .b32 %r; mov.u32 %r, s; ret; }"
+            ),
+            CUDA_ERROR_INVALID_PTX
+        );
+    });
+}

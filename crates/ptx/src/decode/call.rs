@@ -59,7 +59,12 @@ impl<'a> Decoder<'_, 'a> {
             if function.kernel {
                 return Err("a kernel cannot be called".into());
             }
-            if function.params.len() != arguments.len() || function.returns.len() != results.len() {
+            let given = (arguments.len(), results.len());
+            // Texts that were linked may declare a function differently from where it is defined. What one side does
+            // not have is not passed.
+            if given != (function.params.len(), function.returns.len())
+                && !function.prototypes.contains(&given)
+            {
                 return Err(Refusal::Bad(format!(
                     "`{name}` takes {} arguments and gives {} results",
                     function.params.len(),

@@ -393,6 +393,7 @@ impl Job {
                 kernel,
                 line,
             }),
+            Some(Stop::Assert) => Fault::Assert { kernel, line },
             Some(Stop::Trap) | None => Fault::Trap { kernel, line },
         }
     }
