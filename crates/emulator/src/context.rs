@@ -1,6 +1,7 @@
 //! Contexts: an address space, streams, and whether it has failed.
 
 use crate::Result;
+use crate::device_heap::DeviceHeap;
 use crate::handle;
 use crate::memory::registry::Addresses;
 use crate::order::{Order, StreamId, StreamKind};
@@ -38,6 +39,8 @@ pub struct Context {
     pub order: Order,
     /// What kernels printed and the program has not been shown yet.
     pub printed: PrintBuffer,
+    /// Where its kernels' `malloc` takes memory.
+    pub heap: DeviceHeap,
     /// Ends the context's running kernels.
     pub cancel: AtomicBool,
     /// Handles of the contexts whose memory it may use.
@@ -78,6 +81,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             order: Order::default(),
             printed: PrintBuffer::default(),
+            heap: DeviceHeap::default(),
             cancel: AtomicBool::new(false),
             peers: RwLock::default(),
             limits: Mutex::default(),

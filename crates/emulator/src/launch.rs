@@ -227,6 +227,14 @@ impl AddressSpace for View<'_> {
             .insert(allocation.buffer_id, allocation);
         Some(range)
     }
+
+    fn allocate(&self, bytes: u64) -> Option<u64> {
+        self.context.heap.allocate(self.context, bytes)
+    }
+
+    fn free(&self, address: u64) -> bool {
+        self.context.heap.free(address)
+    }
 }
 
 impl Visible {
