@@ -1,6 +1,7 @@
 //! Contexts: an address space, streams, and whether it has failed.
 
 use crate::Result;
+use crate::device_heap::DeviceHeap;
 use crate::handle;
 use crate::memory::registry::Addresses;
 use crate::order::{Order, StreamId, StreamKind};
@@ -12,6 +13,11 @@ use divvy_device::{Device, log};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How long a context that is destroyed waits for its work. What the work computes is lost with the context's memory,
+/// but it may still write to the host's.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A context: an address space, its streams, and whether it has failed.
 pub struct Context {
@@ -33,6 +39,8 @@ pub struct Context {
     pub order: Order,
     /// What kernels printed and the program has not been shown yet.
     pub printed: PrintBuffer,
+    /// Where its kernels' `malloc` takes memory.
+    pub heap: DeviceHeap,
     /// Ends the context's running kernels.
     pub cancel: AtomicBool,
     /// Handles of the contexts whose memory it may use.
@@ -73,6 +81,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             order: Order::default(),
             printed: PrintBuffer::default(),
+            heap: DeviceHeap::default(),
             cancel: AtomicBool::new(false),
             peers: RwLock::default(),
             limits: Mutex::default(),
@@ -141,6 +150,21 @@ impl Context {
             task.wait_done();
         }
         self.printed.show();
+    }
+
+    /// Waits for all work submitted so far, and ends what is not over after [`GRACE`]: the context is about to go, and a
+    /// kernel that never ends would keep it for ever.
+    pub fn end_work(&self) {
+        let deadline = Instant::now() + GRACE;
+        let over = self
+            .order
+            .everything()
+            .iter()
+            .all(|task| task.wait_done_until(deadline));
+        if !over {
+            self.cancel.store(true, Ordering::Relaxed);
+        }
+        self.drain();
     }
 
     /// Appends work to a stream. Work that must not run once the context failed checks for itself.

@@ -253,7 +253,7 @@ impl Driver {
     pub fn destroy_context(&self, context: &Context) {
         self.graphs.captures.forget(|stream| stream.0 == context.id);
         memop::abandon(context.id);
-        context.drain();
+        context.end_work();
         let mine = |other: &Arc<Context>| other.id == context.id;
         self.streams.remove_all(|stream| mine(&stream.context));
         self.events.remove_all(|event| mine(&event.context));

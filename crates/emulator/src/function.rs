@@ -50,6 +50,19 @@ impl Target {
         }
     }
 
+    /// The compute capability that its PTX is for.
+    fn ptx_version(&self, device: &Device) -> Result<i32> {
+        let target = match self {
+            Target::Function(function) => function.instance.program.module().target(),
+            Target::Kernel(kernel) => kernel.module(device.facts.profile.sm())?.target(),
+        };
+        Ok(if target == 0 {
+            device.facts.profile.sm()
+        } else {
+            target
+        } as i32)
+    }
+
     /// Bytes of constant memory that its module declares, as a device runs it.
     fn const_bytes(&self, device: &Device) -> Result<i32> {
         let sum = |module: &Module| {
@@ -91,13 +104,16 @@ pub fn attribute(target: &Target, number: CUfunction_attribute, device: &Device)
     if number == CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES {
         return target.const_bytes(device);
     }
+    if number == CU_FUNC_ATTRIBUTE_PTX_VERSION {
+        return target.ptx_version(device);
+    }
     target.describe_on(device, |kernel| {
         Ok(match number {
             CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => max_threads(kernel) as i32,
             CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => kernel.static_shared_bytes as i32,
             CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => kernel.local_bytes as i32,
             CU_FUNC_ATTRIBUTE_NUM_REGS => occupancy::registers(kernel) as i32,
-            CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => profile.sm() as i32,
+            CU_FUNC_ATTRIBUTE_BINARY_VERSION => profile.sm() as i32,
             CU_FUNC_ATTRIBUTE_CACHE_MODE_CA => 1,
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 set.unwrap_or(SHARED_PER_BLOCK.saturating_sub(kernel.static_shared_bytes) as i32)

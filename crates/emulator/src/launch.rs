@@ -16,6 +16,7 @@ use divvy_device::engine::client::Running;
 use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
 use divvy_device::{clock, log};
 use divvy_ptx::{AddressSpace, Engine, Fault, Launch, Progress, Timing};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -197,6 +198,7 @@ pub fn run(
 fn code(fault: &Fault) -> CUresult {
     match fault {
         Fault::IllegalAddress { .. } => CUDA_ERROR_ILLEGAL_ADDRESS,
+        Fault::Assert { .. } => CUDA_ERROR_ASSERT,
         Fault::MisalignedAddress { .. } => CUDA_ERROR_MISALIGNED_ADDRESS,
         Fault::Trap { .. } | Fault::Cancelled | Fault::BadLaunch(_) => CUDA_ERROR_LAUNCH_FAILED,
         Fault::Unsupported(_) => CUDA_ERROR_NOT_SUPPORTED,
@@ -209,7 +211,7 @@ struct View<'a> {
     visible: &'a Visible,
     context: &'a Context,
     /// Memory that the engine was shown stays mapped until the launch ends, even if it is freed meanwhile.
-    held: Mutex<Vec<Arc<Allocation>>>,
+    held: Mutex<HashMap<u64, Arc<Allocation>>>,
 }
 
 impl AddressSpace for View<'_> {
@@ -222,8 +224,16 @@ impl AddressSpace for View<'_> {
         self.held
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(allocation);
+            .insert(allocation.buffer_id, allocation);
         Some(range)
+    }
+
+    fn allocate(&self, bytes: u64) -> Option<u64> {
+        self.context.heap.allocate(self.context, bytes)
+    }
+
+    fn free(&self, address: u64) -> bool {
+        self.context.heap.free(address)
     }
 }
 

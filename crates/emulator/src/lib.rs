@@ -8,6 +8,7 @@ mod array;
 mod block;
 mod context;
 mod copy;
+mod device_heap;
 mod driver;
 mod event;
 mod external;

@@ -145,7 +145,9 @@ impl Instance {
         {
             match program.initial_bytes(global) {
                 Some(bytes) => copy::initialise(allocation, &bytes),
-                // Reused device memory is not zero.
+                // Pages of its own are zeros, and take no memory until a kernel writes to them. A part of a shared page,
+                // which is small, has the bytes of what lay there before.
+                None if allocation.extent().is_some_and(|extent| extent.starts_as_zeros()) => {}
                 None => copy::initialise(allocation, &vec![0; global.size as usize]),
             }
         }

@@ -257,3 +257,61 @@ fn bogus_handles_are_found_out() {
         );
     });
 }
+
+/// A context that is destroyed ends the kernel that it runs, and another context goes on.
+#[test]
+fn destroying_a_context_ends_a_kernel_that_never_ends() {
+    const SPIN: &str = r"
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry spin() { LOOP: bra LOOP; }
+";
+    alone("destroying_a_context_ends_a_kernel_that_never_ends", &[], || {
+        cu!(cuInit(0));
+        let other: CUcontext = get!(cuCtxCreate_v2(0, 0));
+        let kept = upload(&[5u32]);
+        let spinning: CUcontext = get!(cuCtxCreate_v2(0, 0));
+        let spin = function(module(SPIN), c"spin");
+        assert_eq!(launch(spin, 1, 1, null_mut(), &mut []), CUDA_SUCCESS);
+        assert_eq!(launch(spin, 300, 64, null_mut(), &mut []), CUDA_SUCCESS);
+        cu!(cuCtxDestroy_v2(spinning));
+        cu!(cuCtxSetCurrent(other));
+        assert_eq!(download::<u32>(kept, 1), [5]);
+        // The primary context too.
+        start(0);
+        let spin = function(module(SPIN), c"spin");
+        assert_eq!(launch(spin, 1, 1, null_mut(), &mut []), CUDA_SUCCESS);
+        cu!(cuDevicePrimaryCtxReset_v2(0));
+        start(0);
+        assert_eq!(download::<u32>(upload(&[6u32]), 1), [6]);
+        cu!(cuCtxSynchronize());
+    });
+}
+
+/// A failed assertion has a code of its own.
+#[test]
+fn a_failed_assertion_is_710() {
+    const ASSERT: &str = r"
+.version 8.0
+.target sm_80
+.address_size 64
+.global .align 1 .b8 what[2] = {120, 0};
+.extern .func __assertfail(.param .b64 m, .param .b64 f, .param .b32 l, .param .b64 n, .param .b64 s);
+.visible .entry fails()
+{
+ .reg .b64 %x;
+ { .param .b64 m; .param .b64 f; .param .b32 l; .param .b64 n; .param .b64 s;
+   mov.u64 %x, what; st.param.b64 [m], %x; st.param.b64 [f], %x; st.param.b32 [l], 47; st.param.b64 [n], %x;
+   st.param.b64 [s], 1; call __assertfail, (m, f, l, n, s); }
+ ret;
+}
+";
+    alone("a_failed_assertion_is_710", &[], || {
+        start(0);
+        let fails = function(module(ASSERT), c"fails");
+        assert_eq!(launch(fails, 1, 1, null_mut(), &mut []), CUDA_SUCCESS);
+        assert_eq!(code!(cuCtxSynchronize()), CUDA_ERROR_ASSERT);
+        assert_eq!(CUDA_ERROR_ASSERT.0, 710);
+    });
+}

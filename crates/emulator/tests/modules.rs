@@ -508,3 +508,112 @@ fn an_unsupported_instruction_names_itself() {
         },
     );
 }
+
+/// A module's variable takes the device's memory and not the machine's until it is touched; one that is larger than
+/// the device is refused, and so is shared memory that no kernel can have.
+#[test]
+fn large_variables() {
+    let with = |line: &str| {
+        format!(
+            ".version 8.0\n.target sm_75\n.address_size 64\n{line}\n.visible .entry read(.param .u64 out)\n{{\n \
+             .reg .b64 %o, %a; .reg .b32 %r;\n ld.param.u64 %o, [out];\n mov.u64 %a, large;\n \
+             ld.global.u32 %r, [%a+40000000];\n st.global.u32 [%o], %r;\n ret;\n}}\n"
+        )
+    };
+    alone("large_variables", &[], || {
+        start(0);
+        let text = CString::new(with(".visible .global .align 8 .b8 large[30000000000];")).unwrap();
+        let large: CUmodule = get!(cuModuleLoadData(text.as_ptr().cast()));
+        let out = upload(&[7u32]);
+        let read = function(large, c"read");
+        assert_eq!(launch(read, 1, 1, null_mut(), &mut [param(&out)]), CUDA_SUCCESS);
+        assert_eq!(download::<u32>(out, 1), [0]);
+        // The PTX was for an older device than this one.
+        let value: i32 = get!(cuFuncGetAttribute(CU_FUNC_ATTRIBUTE_PTX_VERSION, read));
+        assert_eq!(value, 75);
+        let value: i32 = get!(cuFuncGetAttribute(CU_FUNC_ATTRIBUTE_BINARY_VERSION, read));
+        assert_eq!(value, 90);
+        cu!(cuModuleUnload(large));
+        let refused = |line: &str| {
+            let text = CString::new(with(line)).unwrap();
+            code!(cuModuleLoadData(&mut null_mut(), text.as_ptr().cast()))
+        };
+        assert_eq!(
+            refused(".visible .global .align 8 .b8 large[300000000000];"),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        assert_eq!(
+            refused(
+                ".global .b8 large[8];\n.shared .b8 s[4000000000];\n.entry k() { .reg .b32 %r; mov.u32 %r, s; ret; }"
+            ),
+            CUDA_ERROR_INVALID_PTX
+        );
+    });
+}
+
+/// A kernel's `malloc` takes from the context's heap, what one kernel took another frees, and what is not there is null.
+#[test]
+fn memory_that_kernels_allocate() {
+    const TEXT: &str = r"
+.version 8.0
+.target sm_80
+.address_size 64
+.extern .func (.param .b64 out) malloc(.param .b64 bytes);
+.extern .func free(.param .b64 what);
+.visible .entry take(.param .u64 out_p, .param .u64 bytes_p)
+{
+ .reg .b32 %t, %v; .reg .b64 %out, %n, %p; .reg .pred %q;
+ ld.param.u64 %out, [out_p]; ld.param.u64 %n, [bytes_p]; mov.u32 %t, %tid.x;
+ { .param .b64 b; .param .b64 r; st.param.b64 [b], %n; call.uni (r), malloc, (b); ld.param.b64 %p, [r]; }
+ mad.wide.u32 %out, %t, 8, %out; st.global.u64 [%out], %p;
+ setp.eq.s64 %q, %p, 0; @%q ret;
+ mul.lo.u32 %v, %t, 7; st.u32 [%p], %v; st.u32 [%p+12], %t;
+ ret;
+}
+.visible .entry give(.param .u64 in_p, .param .u64 out_p)
+{
+ .reg .b32 %t, %v, %w; .reg .b64 %in, %out, %p;
+ ld.param.u64 %in, [in_p]; ld.param.u64 %out, [out_p]; mov.u32 %t, %tid.x;
+ mad.wide.u32 %in, %t, 8, %in; ld.global.u64 %p, [%in];
+ ld.u32 %v, [%p]; ld.u32 %w, [%p+12]; add.u32 %v, %v, %w;
+ mad.wide.u32 %out, %t, 4, %out; st.global.u32 [%out], %v;
+ { .param .b64 b; st.param.b64 [b], %p; call.uni free, (b); }
+ ret;
+}
+";
+    alone("memory_that_kernels_allocate", &[], || {
+        start(0);
+        cu!(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 4 << 20));
+        let loaded = module(TEXT);
+        let (take, give) = (function(loaded, c"take"), function(loaded, c"give"));
+        let (addresses, sums) = (upload(&[1u64; 96]), upload(&[0u32; 96]));
+        let taken = |bytes: u64| {
+            let mut params = [param(&addresses), param(&bytes)];
+            assert_eq!(launch(take, 1, 96, null_mut(), &mut params), CUDA_SUCCESS);
+            download::<u64>(addresses, 96)
+        };
+        let given = || {
+            let mut params = [param(&addresses), param(&sums)];
+            assert_eq!(launch(give, 1, 96, null_mut(), &mut params), CUDA_SUCCESS);
+            download::<u32>(sums, 96)
+        };
+        // More rounds than the heap holds at once: what is freed is given again.
+        for _ in 0..3 {
+            let mut all = taken(40_000);
+            all.sort_unstable();
+            assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= 40_000), "{all:?}");
+            assert!(all.iter().all(|address| address % 16 == 0 && *address != 0));
+            assert_eq!(given(), (0..96).map(|t| t * 8).collect::<Vec<u32>>());
+        }
+        // 4 MiB have room for 52 pieces of 80,000 bytes; sizes that no heap has are null as well.
+        assert_eq!(taken(80_000).iter().filter(|address| **address != 0).count(), 52);
+        for bytes in [1 << 40, u64::MAX, u64::MAX - 14, 0] {
+            assert_eq!(taken(bytes), [0; 96], "{bytes}");
+        }
+        // What is not the heap's cannot be freed.
+        let wrong = upload(&[sums; 96]);
+        let mut params = [param(&wrong), param(&sums)];
+        assert_eq!(launch(give, 1, 96, null_mut(), &mut params), CUDA_SUCCESS);
+        assert_eq!(code!(cuCtxSynchronize()), CUDA_ERROR_LAUNCH_FAILED);
+    });
+}

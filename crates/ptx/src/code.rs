@@ -44,6 +44,14 @@ pub(crate) enum Special {
     MaskGt,
     DynamicShared,
     TotalShared,
+    /// The address of the grid's workspace, its low half or its high half.
+    Workspace {
+        high: bool,
+    },
+    /// The shared memory that CUDA's own library has in each block: its offset and so many bytes.
+    ReservedShared(u16),
+    /// The bytes of that memory.
+    ReservedCapacity,
     /// Registers that read as zero here: clusters of one block, environment registers, performance counters.
     Zero,
     /// Cluster extents: one.
@@ -99,6 +107,10 @@ pub(crate) struct ConstSlot {
     pub value: Const,
 }
 
+/// Shared memory that the system has in each block of a kernel that asks where it is. Cooperative groups keep the
+/// barriers and the scratch of their tiles there.
+pub(crate) const RESERVED_SHARED: u64 = 2 << 10;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FunctionCode {
     /// Has a body, and is no kernel.
@@ -118,6 +130,8 @@ pub(crate) struct FunctionCode {
     pub local_align: u64,
     /// Shared variables it names.
     pub shared: Vec<u32>,
+    /// It asks where the system's shared memory is.
+    pub reserved_shared: bool,
     pub callees: Vec<u32>,
     /// Calls through a register: each function whose address is taken may be the callee.
     pub indirect: bool,
@@ -145,6 +159,8 @@ pub(crate) struct Code {
     pub tables: Vec<u32>,
     pub calls: Vec<Call>,
     pub shared: Vec<SharedVariable>,
+    /// Memory instructions so far.
+    pub sites: u32,
     /// Functions whose address is taken.
     pub addressed: BTreeSet<u32>,
 }

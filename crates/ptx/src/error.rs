@@ -126,8 +126,15 @@ pub enum Fault {
         /// What it was doing.
         access: Access,
     },
-    /// The kernel executed `trap` (or `brkpt`, or failed an assertion).
+    /// The kernel executed `trap` or `brkpt`.
     Trap {
+        /// The kernel.
+        kernel: String,
+        /// Line in the PTX text.
+        line: u32,
+    },
+    /// An assertion of the kernel failed; what it says was printed.
+    Assert {
         /// The kernel.
         kernel: String,
         /// Line in the PTX text.
@@ -172,6 +179,9 @@ impl fmt::Display for Fault {
                     f,
                     "misaligned {access} at 0x{address:x} in kernel `{kernel}` (PTX line {line})"
                 )
+            }
+            Fault::Assert { kernel, line } => {
+                write!(f, "failed assertion in kernel `{kernel}` (PTX line {line})")
             }
             Fault::Trap { kernel, line } => write!(f, "trap in kernel `{kernel}` (PTX line {line})"),
             Fault::Unsupported(what) => what.fmt(f),

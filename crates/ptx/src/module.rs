@@ -70,6 +70,7 @@ enum Init {
 
 /// Parsed and decoded PTX; immutable.
 pub struct Module {
+    target: u32,
     kernels: Vec<Kernel>,
     functions_of_kernels: Vec<u32>,
     names: HashMap<String, usize>,
@@ -119,6 +120,11 @@ impl Module {
         };
         let text = parse(text)?;
         Builder::default().build(&text, set)
+    }
+
+    /// The compute capability that the text says it is for, as in `.target sm_90a`: 90. 0 where it names none.
+    pub fn target(&self) -> u32 {
+        self.target
     }
 
     /// Every `.entry`, in order.
@@ -344,6 +350,7 @@ impl<'a> Builder<'a> {
         }
         mark_recursion(&mut self.code);
         let mut module = Module {
+            target: text.target,
             kernels: Vec::new(),
             functions_of_kernels: Vec::new(),
             names: HashMap::new(),
@@ -403,6 +410,13 @@ impl<'a> Builder<'a> {
                         return Ok(());
                     }
                     Some(_) if variable.external => return Ok(()),
+                    // Of two definitions the first holds, unless only that one is weak.
+                    Some(n) if kept[n].weak && !variable.weak => {
+                        self.globals[n] = global;
+                        kept[n] = variable;
+                        return Ok(());
+                    }
+                    Some(_) if variable.weak => return Ok(()),
                     Some(_) => return error(format!("`{}` is declared twice", variable.name)),
                     None => {}
                 }
@@ -523,9 +537,10 @@ impl Module {
             })
             .collect();
         let (_, static_shared) = self.shared_layout(reachable);
-        let Ok(static_shared_bytes) = u32::try_from(static_shared) else {
+        if static_shared > decode::MAX_STATIC_SHARED {
             return too_large("the shared memory");
-        };
+        }
+        let static_shared_bytes = static_shared as u32;
         let functions = reachable.iter().map(|f| &self.code.functions[*f as usize]);
         let unsupported = functions.clone().find_map(|f| f.unsupported.clone());
         Ok(Kernel {

@@ -16,6 +16,7 @@ mod death;
 mod devices;
 mod engines;
 mod examples;
+mod frameworks;
 // The suite that `attacks` names is the other one, which is to be quick.
 mod holder;
 #[path = "attacks.rs"]

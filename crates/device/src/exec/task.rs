@@ -11,6 +11,7 @@ use crate::clock;
 use crate::engine::client::EngineWork;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// What a task does when its turn comes.
 pub enum Work {
@@ -114,6 +115,22 @@ impl Task {
     /// Blocks until the task is done.
     pub fn wait_done(&self) {
         self.wait(|state| matches!(state, State::Done { .. }));
+    }
+
+    /// Blocks until the task is done, or until `deadline`; whether it is done.
+    pub fn wait_done_until(&self, deadline: Instant) -> bool {
+        let mut inner = self.lock();
+        while !matches!(inner.state, State::Done { .. }) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            inner.waiters += 1;
+            let woken = self.changed.wait_timeout(inner, left);
+            inner = woken.unwrap_or_else(PoisonError::into_inner).0;
+            inner.waiters -= 1;
+        }
+        true
     }
 
     fn wait(&self, enough: impl Fn(State) -> bool) {

@@ -258,6 +258,11 @@ impl Extent {
         }
     }
 
+    /// Whether its bytes were zeros when it was taken: they are, unless it shares a page with others.
+    pub fn starts_as_zeros(&self) -> bool {
+        matches!(self.source, Source::Own(_))
+    }
+
     /// Its size: what was asked for, rounded up to what the device gives.
     pub fn bytes(&self) -> u64 {
         self.bytes

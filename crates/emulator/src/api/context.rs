@@ -5,7 +5,7 @@ use super::current;
 use crate::context::Context;
 use crate::driver::{driver, show};
 use crate::print::DEFAULT_FIFO_BYTES;
-use crate::{Result, handle};
+use crate::{Result, device_heap, handle};
 use divvy_abi::*;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -212,7 +212,7 @@ fn default_limit(limit: CUlimit) -> Result<usize> {
     match limit {
         CU_LIMIT_STACK_SIZE => Ok(1024),
         CU_LIMIT_PRINTF_FIFO_SIZE => Ok(DEFAULT_FIFO_BYTES),
-        CU_LIMIT_MALLOC_HEAP_SIZE => Ok(8 << 20),
+        CU_LIMIT_MALLOC_HEAP_SIZE => Ok(device_heap::DEFAULT_BYTES),
         CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH => Ok(2),
         CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT => Ok(2048),
         CU_LIMIT_MAX_L2_FETCH_GRANULARITY => Ok(64),

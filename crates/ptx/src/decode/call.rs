@@ -2,7 +2,7 @@
 
 use super::{Decoded, Decoder, Draft, DraftCall, Home, Refusal, Symbol, V};
 use crate::code::INDIRECT;
-use crate::engine::{control, grid, print};
+use crate::engine::{control, grid, heap, print};
 use crate::inst::Exec;
 use crate::parse::ast::Operand;
 use crate::types::Ty;
@@ -49,6 +49,8 @@ impl<'a> Decoder<'_, 'a> {
         let exec: Exec = match (name, function.body.is_some()) {
             (_, true) => control::call,
             ("vprintf", _) => print::vprintf,
+            ("malloc", _) => heap::allocate,
+            ("free", _) => heap::free,
             ("__assertfail", _) => print::assert_fail,
             ("cudaCGGetIntrinsicHandle", _) => grid::intrinsic_handle,
             ("cudaCGSynchronize" | "cudaCGSynchronizeGrid", _) => grid::synchronize,
@@ -59,7 +61,12 @@ impl<'a> Decoder<'_, 'a> {
             if function.kernel {
                 return Err("a kernel cannot be called".into());
             }
-            if function.params.len() != arguments.len() || function.returns.len() != results.len() {
+            let given = (arguments.len(), results.len());
+            // Texts that were linked may declare a function differently from where it is defined. What one side does
+            // not have is not passed.
+            if given != (function.params.len(), function.returns.len())
+                && !function.prototypes.contains(&given)
+            {
                 return Err(Refusal::Bad(format!(
                     "`{name}` takes {} arguments and gives {} results",
                     function.params.len(),

@@ -50,6 +50,13 @@ impl<'a> Decoder<'_, 'a> {
         if waits { memory::POLL } else { 0 }
     }
 
+    /// Where the next memory instruction remembers its last range.
+    fn site(&mut self) -> u32 {
+        let site = self.code.sites % memory::SITES as u32;
+        self.code.sites = self.code.sites.wrapping_add(1);
+        site << memory::SITE_SHIFT
+    }
+
     fn vector(&self) -> u32 {
         if self.has("v8") {
             8
@@ -62,13 +69,58 @@ impl<'a> Decoder<'_, 'a> {
         }
     }
 
+    /// The operand `n` as a memory operand: what the address counts from, and the bytes from there. `array[n]` is one
+    /// as `[array+n]` is; an index in a register is left to [`Self::address`].
+    fn memory_operand(&self, n: usize) -> Decoded<(Operand<'a>, i64)> {
+        let without_offset = |array: Operand<'a>| match array {
+            Operand::Var(variable, offset) => (Operand::Var(variable, 0), offset),
+            Operand::Name(name, offset) => (Operand::Name(name, 0), offset),
+            other => (other, 0),
+        };
+        match self.operand(n)?.clone() {
+            Operand::Address(base, offset) => Ok((*base, offset)),
+            Operand::ElementAt(array) => Ok(without_offset(*array)),
+            Operand::Element(array, register, bytes) => {
+                let (array, offset) = without_offset(*array);
+                Ok((Operand::Element(Box::new(array), register, bytes), offset))
+            }
+            _ => Err("expected an address in brackets".into()),
+        }
+    }
+
+    /// The address of an array's element whose index is in a register, for the instruction that follows. No other
+    /// instruction is in between, so the register that nothing else reads can hold it.
+    pub(super) fn element(&mut self, d: V, array: V, register: u32, bytes: u64) -> Decoded {
+        let ty = self.register_type(register);
+        let flags = match ty {
+            Ty::U64 | Ty::S64 | Ty::B64 => 0,
+            Ty::U32 | Ty::B32 => memory::NARROW,
+            Ty::S32 => memory::NARROW | memory::SIGNED,
+            _ => return Err("an index is a whole number of 32 or 64 bits".into()),
+        };
+        let draft = self.emit(memory::element_address, d, [V::Reg(register), array, V::None], D);
+        draft.imm = bytes;
+        draft.aux = flags;
+        Ok(())
+    }
+
     /// The address in operand `n`, for an access in `space`.
     fn address(&mut self, n: usize, space: u32) -> Decoded<Address> {
-        let Operand::Address(base, offset) = self.operand(n)?.clone() else {
-            return Err("expected an address in brackets".into());
-        };
+        let (base, offset) = self.memory_operand(n)?;
+        if let Operand::Element(array, register, bytes) = base {
+            let array = self.address_of(*array, offset, space)?;
+            self.element(V::Trash, array.base, register, bytes)?;
+            return Ok(Address {
+                base: V::Trash,
+                ..array
+            });
+        }
+        self.address_of(base, offset, space)
+    }
+
+    fn address_of(&mut self, base: Operand<'a>, offset: i64, space: u32) -> Decoded<Address> {
         let mut aux = space;
-        let base = match *base {
+        let base = match base {
             Operand::Reg(register) => {
                 let ty = self.register_type(register);
                 match ty.bytes() {
@@ -131,14 +183,14 @@ impl<'a> Decoder<'_, 'a> {
             *place = V::Trash;
         }
         if space == memory::PARAM
-            && let Operand::Address(base, offset) = self.operand(1)?.clone()
-            && let Operand::Var(index, _) = *base
+            && let (Operand::Var(index, _), offset) = self.memory_operand(1)?
         {
             return self.load_param(index, offset, ty, wide, &places[..count as usize]);
         }
         let exec = load_exec(ty, wide, self);
         let address = self.address(1, space)?;
         let polling = self.polling();
+        let site = self.site();
         let draft = self.emit(
             exec,
             places[0],
@@ -147,7 +199,7 @@ impl<'a> Decoder<'_, 'a> {
         );
         draft.e = places[3];
         draft.imm = address.offset as u64;
-        draft.aux = address.aux | polling | count << memory::COUNT_SHIFT;
+        draft.aux = address.aux | polling | site | count << memory::COUNT_SHIFT;
         Ok(())
     }
 
@@ -233,8 +285,7 @@ impl<'a> Decoder<'_, 'a> {
             *place = v;
         }
         if space == memory::PARAM
-            && let Operand::Address(base, offset) = self.operand(0)?.clone()
-            && let Operand::Var(index, _) = *base
+            && let (Operand::Var(index, _), offset) = self.memory_operand(0)?
         {
             let size = self.body.variables[index as usize].size;
             let end = offset.checked_add(i64::from(ty.bytes() * count));
@@ -259,10 +310,43 @@ impl<'a> Decoder<'_, 'a> {
         }
         let exec = store_exec(ty, wide, self);
         let address = self.address(0, space)?;
+        let site = self.site();
         let draft = self.emit(exec, places[0], [address.base, places[1], places[2]], 0);
         draft.e = places[3];
         draft.imm = address.offset as u64;
-        draft.aux = address.aux | count << memory::COUNT_SHIFT;
+        draft.aux = address.aux | site | count << memory::COUNT_SHIFT;
+        Ok(())
+    }
+
+    /// `red.global.v2.f32.add` and its like: each element by itself, as the ISA has it.
+    fn vector_reduction(&mut self, ty: Ty, space: u32, count: u32) -> Decoded {
+        let op = ["add", "min", "max"].into_iter().find(|op| self.has(op));
+        let (Some(exec), "red", memory::GLOBAL | memory::GENERIC, true) = (
+            op.and_then(|op| atomics::pick(op, ty)),
+            self.at.op[0],
+            space,
+            ty == Ty::F32 && count <= 4,
+        ) else {
+            return Err(Refusal::Unsupported);
+        };
+        if !matches!(self.at.operands.len(), 2 | 3) {
+            return Err("expected an address and a vector".into());
+        }
+        let Operand::Vector(sources) = self.operand(1)?.clone() else {
+            return Err("expected a vector".into());
+        };
+        if sources.len() != count as usize {
+            return Err("the vector's length is not the instruction's".into());
+        }
+        for (n, source) in sources.iter().enumerate() {
+            // Checked for each element; the first of a misaligned vector is misaligned too.
+            let address = self.address(0, space)?;
+            let b = self.source_of(source, ty)?;
+            let site = self.site();
+            let draft = self.emit(exec, V::None, [address.base, b, V::None], 0);
+            draft.imm = address.offset.wrapping_add(n as i64 * i64::from(ty.bytes())) as u64;
+            draft.aux = address.aux | site | 1 << memory::COUNT_SHIFT;
+        }
         Ok(())
     }
 
@@ -271,7 +355,11 @@ impl<'a> Decoder<'_, 'a> {
         let first = usize::from(returns);
         let ty = self.ty()?;
         let space = self.memory_space();
-        if self.vector() != 1 || !matches!(space, memory::GLOBAL | memory::SHARED | memory::GENERIC) {
+        let count = self.vector();
+        if count != 1 {
+            return self.vector_reduction(ty, space, count);
+        }
+        if !matches!(space, memory::GLOBAL | memory::SHARED | memory::GENERIC) {
             return Err(Refusal::Unsupported);
         }
         const OPS: [&str; 11] = [
@@ -300,9 +388,10 @@ impl<'a> Decoder<'_, 'a> {
         } else {
             V::None
         };
+        let site = self.site();
         let draft = self.emit(exec, d, [address.base, b, c], D);
         draft.imm = address.offset as u64;
-        draft.aux = address.aux | 1 << memory::COUNT_SHIFT;
+        draft.aux = address.aux | site | 1 << memory::COUNT_SHIFT;
         Ok(())
     }
 }

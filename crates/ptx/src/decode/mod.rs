@@ -24,6 +24,8 @@ use std::collections::HashMap;
 
 /// Bounds on a module, against small texts that decode to much.
 const MAX_AREA: u64 = 256 << 20;
+/// Shared memory that a kernel may declare with its size: 48 KiB. What is beyond must be dynamic.
+pub(crate) const MAX_STATIC_SHARED: u64 = 48 << 10;
 /// Entries of branch tables, which a text may use many times.
 const MAX_TABLES: usize = 4 << 20;
 
@@ -272,7 +274,7 @@ impl<'a> Decoder<'_, 'a> {
             return Err(too_large(function, "the parameter list"));
         };
         let (mut local, mut align) = (0u64, LOCAL_ALIGN);
-        let mut area = 0u64;
+        let (mut area, mut shared) = (0u64, 0u64);
         for (n, variable) in body.variables.iter().enumerate() {
             let home = match variable.space {
                 _ if variable.register.is_some() => Home::Register(variable.register.unwrap_or(0)),
@@ -289,6 +291,10 @@ impl<'a> Decoder<'_, 'a> {
                     Home::Memory(self.memory.len() as u32 - 1)
                 }
                 crate::parse::ast::VarSpace::Shared => {
+                    shared = shared.saturating_add(variable.size);
+                    if shared > MAX_STATIC_SHARED {
+                        return Err(too_large(function, "the shared memory"));
+                    }
                     self.code.shared.push(shared_variable(variable));
                     Home::Shared(self.code.shared.len() as u32 - 1)
                 }

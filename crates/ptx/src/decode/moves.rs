@@ -18,7 +18,13 @@ impl<'a> Decoder<'_, 'a> {
     fn mov(&mut self) -> Decoded {
         self.expect_operands(2)?;
         let ty = self.ty()?;
-        let (to, from) = (self.operand(0)?.clone(), self.operand(1)?.clone());
+        let (to, mut from) = (self.operand(0)?.clone(), self.operand(1)?.clone());
+        if let Operand::ElementAt(array) = from {
+            from = *array;
+        }
+        if let Operand::Element(array, register, bytes) = from {
+            return self.move_element(&to, *array, register, bytes, ty);
+        }
         match (&to, &from) {
             (Operand::Vector(elements), _) => return self.unpack(elements, &from, ty),
             (_, Operand::Vector(elements)) => return self.pack(&to, elements, ty),
@@ -63,6 +69,35 @@ impl<'a> Decoder<'_, 'a> {
         }
         let (d, a) = (self.target_of(&to, ty)?, self.source_of(&from, ty)?);
         self.copy(d, a, ty.bytes() == 8);
+        Ok(())
+    }
+
+    /// `mov.u64 %rd, array[%r];`
+    fn move_element(
+        &mut self,
+        to: &Operand<'a>,
+        array: Operand<'a>,
+        register: u32,
+        bytes: u64,
+        ty: Ty,
+    ) -> Decoded {
+        let d = self.target_of(to, ty)?;
+        if let Operand::Var(index, addend) = array
+            && let Home::Local(offset) = self.homes[index as usize]
+            && !self.function.kernel
+        {
+            let draft = self.emit(memory::local_address, V::Trash, [V::None; 3], D);
+            draft.imm = addend.wrapping_add(i64::from(offset)) as u64;
+            self.element(V::Trash, V::Trash, register, bytes)?;
+        } else {
+            let array = self.source_of(&array, Ty::U64)?;
+            self.element(V::Trash, array, register, bytes)?;
+        }
+        if ty.bytes() == 8 {
+            self.copy(d, V::Trash, true);
+        } else {
+            self.emit(memory::narrow_address, d, [V::Trash, V::None, V::None], D);
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Operands of instructions to virtual places, with their widths checked.
 
 use super::{Decoded, Decoder, Home, Refusal, Symbol, V};
-use crate::code::{Const, Special};
+use crate::code::{Const, RESERVED_SHARED, Special};
 use crate::parse::ast::Operand;
 use crate::types::Ty;
 
@@ -95,10 +95,12 @@ impl<'a> Decoder<'_, 'a> {
             }),
             Operand::Special(name) => {
                 let special = special(name).ok_or(Refusal::Unsupported)?;
+                self.out.reserved_shared |= matches!(special, Special::ReservedShared(_));
                 Ok(self.constant(Const::Special(special), wide))
             }
             Operand::Var(index, addend) => self.address_of_variable(*index, *addend, wide),
             Operand::Name(name, addend) => self.address_of_name(name, *addend, wide),
+            Operand::ElementAt(array) => self.source_of(array, ty),
             Operand::Sink => Err("`_` cannot be read".into()),
             _ => Err("expected a register or a constant".into()),
         }
@@ -242,12 +244,15 @@ fn special(name: &str) -> Option<Special> {
         "%dynamic_smem_size" => Special::DynamicShared,
         "%total_smem_size" | "%aggr_smem_size" => Special::TotalShared,
         "%cluster_nctarank" => Special::One,
-        "%envreg"
-        | "%pm"
-        | "%reserved_smem_offset_begin"
-        | "%is_explicit_cluster"
-        | "%cluster_ctarank"
-        | "%current_graph_exec" => Special::Zero,
+        "%envreg1" => Special::Workspace { high: false },
+        "%envreg2" => Special::Workspace { high: true },
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" => Special::ReservedShared(0),
+        "%reserved_smem_offset_1" => Special::ReservedShared(RESERVED_SHARED as u16 / 2),
+        "%reserved_smem_offset_end" => Special::ReservedShared(RESERVED_SHARED as u16),
+        "%reserved_smem_offset_cap" => Special::ReservedCapacity,
+        "%envreg" | "%pm" | "%is_explicit_cluster" | "%cluster_ctarank" | "%current_graph_exec" => {
+            Special::Zero
+        }
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@
 use super::ctx::{Bits, Ctx, FULL, Reduce, Stop};
 use super::launch::LaunchState;
 use super::warp::{Issued, Pause, State, Warp};
-use crate::code::{Const, FUNCTION_ADDRESS, Special};
+use crate::code::{Const, FUNCTION_ADDRESS, RESERVED_SHARED, Special};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
 /// Zeroed memory aligned to a cache line or more, freed on drop.
@@ -211,7 +211,17 @@ impl Block {
                     Special::MaskGe => u32::MAX << lane,
                     Special::MaskGt => !(u32::MAX >> (31 - lane)),
                     Special::DynamicShared => launch.dynamic_shared,
-                    Special::TotalShared => launch.shared_bytes as u32,
+                    Special::TotalShared => launch.user_shared as u32,
+                    Special::Workspace { high } => {
+                        let address = if launch.cooperative {
+                            launch.workspace.as_ptr() as u64
+                        } else {
+                            0
+                        };
+                        (if high { address >> 32 } else { address }) as u32
+                    }
+                    Special::ReservedShared(at) => launch.user_shared as u32 + u32::from(at),
+                    Special::ReservedCapacity => RESERVED_SHARED as u32,
                     Special::Tid(_) | Special::Ctaid(_) | Special::Zero => 0,
                     Special::Ntid(_) | Special::Nctaid(_) | Special::One => 1,
                 })
@@ -233,7 +243,8 @@ impl Block {
         c.shared_bytes = launch.shared_bytes;
         c.local_stride = launch.local_stride;
         // Shared and local memory are the block's own: ranges remembered of another block's must go.
-        c.ranges[1] = std::array::from_fn(|_| 0..0);
+        c.forget_windows();
+        c.ctaid = self.ctaid;
         let stop_at = sum.warp + slice;
         let mut asleep = 0;
         let mut blocked = 0;
@@ -265,8 +276,9 @@ impl Block {
                 .wrapping_add(at * 32 * launch.local_stride as usize);
             if blocked == 0 {
                 // A new warp's local memory: forget the last one's.
-                c.ranges[1] = std::array::from_fn(|_| 0..0);
+                c.forget_windows();
             }
+            c.warp = at as u32;
             let before = sum.warp;
             let pause = warp.run(c, launch, turn, sum);
             if sum.warp != before {

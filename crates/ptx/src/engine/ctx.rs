@@ -5,6 +5,7 @@
 //! u32 with a bit per lane.
 
 use super::launch::LaunchState;
+use super::memory::SITES;
 use crate::error::Access;
 use std::ops::Range;
 
@@ -48,6 +49,7 @@ pub(crate) enum Stop {
     Illegal { address: u64, access: Access },
     Misaligned { address: u64, access: Access },
     Trap,
+    Assert,
     Deadlock,
     Unsupported,
 }
@@ -106,7 +108,15 @@ pub(crate) struct Ctx {
     pub local_base: u64,
     pub launch: *const LaunchState<'static>,
     /// Ranges that recent accesses fell into: by instruction, for global and for generic addresses.
-    pub ranges: [[Range<u64>; 8]; 2],
+    pub ranges: [[Range<u64>; SITES]; 2],
+    /// Some of them are windows of a block or a warp: they hold until the next one runs.
+    pub knows_windows: bool,
+    /// Ranges of device memory that accesses of this launch fell into.
+    pub known: Vec<Range<u64>>,
+    /// The running block's place in the grid.
+    pub ctaid: [u32; 3],
+    /// The running warp's place in its block.
+    pub warp: u32,
     pub sm: u32,
     pub issued: u64,
     /// The running warp's time, in picoseconds since the launch began, where time is modelled.
@@ -138,9 +148,21 @@ impl Ctx {
             local_base: 0,
             launch,
             ranges: std::array::from_fn(|_| std::array::from_fn(|_| 0..0)),
+            knows_windows: false,
+            known: Vec::new(),
+            ctaid: [0; 3],
+            warp: 0,
             sm: 0,
             issued: 0,
             time_ps: 0,
+        }
+    }
+
+    /// Forgets the ranges that are another block's or another warp's.
+    pub fn forget_windows(&mut self) {
+        if self.knows_windows {
+            self.ranges[1] = std::array::from_fn(|_| 0..0);
+            self.knows_windows = false;
         }
     }
 

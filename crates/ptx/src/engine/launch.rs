@@ -4,10 +4,13 @@ use super::request::AddressSpace;
 use super::timing::Timing;
 use crate::code::{Code, ConstSlot};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Not reachable from the kernel.
 pub(crate) const NO_AREA: u32 = u32::MAX;
+
+/// The grid's workspace, in words of 8 bytes.
+pub(crate) const WORKSPACE_WORDS: usize = 8;
 
 pub(crate) struct LaunchState<'a> {
     pub code: Arc<Code>,
@@ -18,11 +21,17 @@ pub(crate) struct LaunchState<'a> {
     pub threads: u32,
     pub blocks: u64,
     pub dynamic_shared: u32,
+    /// Of a block, with the system's part.
     pub shared_bytes: u64,
+    /// The kernel's own part of it, where the system's begins.
+    pub user_shared: u64,
     pub shared_offsets: Vec<u64>,
     pub params: Vec<u8>,
     pub memory: &'a dyn AddressSpace,
     pub cooperative: bool,
+    /// Where CUDA's cooperative groups count the blocks that have come to the grid's barrier: `%envreg1` and
+    /// `%envreg2` have its address. The first word is its size in bytes.
+    pub workspace: Box<[AtomicU64; WORKSPACE_WORDS]>,
     pub clock_ns: &'a (dyn Fn() -> u64 + Sync),
     pub print: &'a (dyn Fn(&[u8]) + Sync),
     pub cancel: &'a AtomicBool,

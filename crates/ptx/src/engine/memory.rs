@@ -19,10 +19,18 @@ pub(crate) const SPACE: u32 = 7;
 pub(crate) const NARROW: u32 = 8;
 /// The offset counts from the current function's local variables.
 pub(crate) const FRAME: u32 = 16;
+/// Of [`element_address`]: the index is a signed number of 32 bits.
+pub(crate) const SIGNED: u32 = 64;
 /// Volatile or with memory semantics: a kernel that does many of these and nothing else is waiting for another thread.
 pub(crate) const POLL: u32 = 32;
-/// Vector elements: `aux >> COUNT_SHIFT`.
+/// Vector elements: the bits of `aux` from here, four of them.
 pub(crate) const COUNT_SHIFT: u32 = 8;
+/// Where the instruction's last range is remembered: the bits of `aux` from here.
+pub(crate) const SITE_SHIFT: u32 = 16;
+/// Places for ranges. Memory instructions are numbered round, so that few of a kernel's share one.
+pub(crate) const SITES: usize = 32;
+/// Ranges that a worker remembers besides, for all instructions.
+const KNOWN: usize = 32;
 
 /// Polls without a step forward after which a warp lets others run.
 const MAX_POLLS: u32 = 24;
@@ -74,23 +82,30 @@ enum Shape {
     Spread,
 }
 
+/// The sum of a 32-bit address register and the instruction's offset: 32 bits wide too, so it wraps.
+#[inline(always)]
+fn narrow_sum(a: u32, i: &Inst) -> u64 {
+    u64::from(a.wrapping_add(i.imm as u32))
+}
+
 /// Host addresses of all lanes' accesses of `width` bytes at `i.a + i.imm`, checked for the active ones.
 #[inline(always)]
 fn addresses<const FAST: bool>(c: &mut Ctx, i: &Inst, width: u64, access: Access) -> Result<[u64; 32], Stop> {
     let space = i.aux & SPACE;
-    let offset = i.imm.wrapping_add(match space {
+    let window = match space {
         SHARED => c.shared as u64,
         LOCAL => (c.local as u64).wrapping_add(if i.aux & FRAME != 0 { c.local_base } else { 0 }),
         _ => 0,
-    });
+    };
     let mut at = [0u64; 32];
     if i.aux & NARROW != 0 {
         let a = c.lanes::<u32>(i.a);
         for n in 0..32 {
-            at[n] = u64::from(a[n]).wrapping_add(offset);
+            at[n] = narrow_sum(a[n], i).wrapping_add(window);
         }
     } else {
         let a = c.lanes::<u64>(i.a);
+        let offset = i.imm.wrapping_add(window);
         for n in 0..32 {
             at[n] = a[n].wrapping_add(offset);
         }
@@ -149,7 +164,7 @@ fn addresses<const FAST: bool>(c: &mut Ctx, i: &Inst, width: u64, access: Access
         _ => &c.ranges[1][site(i)],
     };
     if !inside(range, low, high, width) {
-        check_each(c, i, &at, width, access)?;
+        check_each(c, i, &at, [low, high], width, access)?;
     }
     Ok(at)
 }
@@ -157,7 +172,13 @@ fn addresses<const FAST: bool>(c: &mut Ctx, i: &Inst, width: u64, access: Access
 /// Where an instruction's last range is remembered.
 #[inline(always)]
 fn site(i: &Inst) -> usize {
-    (std::ptr::from_ref(i) as usize / size_of::<Inst>()) & 7
+    (i.aux >> SITE_SHIFT) as usize & (SITES - 1)
+}
+
+/// Elements of a vector access.
+#[inline(always)]
+fn count(i: &Inst) -> u32 {
+    i.aux >> COUNT_SHIFT & 15
 }
 
 /// Whether accesses of `width` bytes at `low ..= high` lie in `range`. Device addresses are below 2^63.
@@ -168,14 +189,49 @@ fn inside(range: &Range<u64>, low: i64, high: i64, width: u64) -> bool {
         && range.end > range.start
 }
 
-/// The slow way: lane by lane, asking the address space.
+/// The slow way, where the instruction's last range is not the one: asks what is known, then the address space, lane
+/// by lane where the lanes' addresses are not in one range.
 #[cold]
 #[inline(never)]
-fn check_each(c: &mut Ctx, i: &Inst, at: &[u64; 32], width: u64, access: Access) -> Result<(), Stop> {
+fn check_each(
+    c: &mut Ctx,
+    i: &Inst,
+    at: &[u64; 32],
+    [low, high]: [i64; 2],
+    width: u64,
+    access: Access,
+) -> Result<(), Stop> {
+    let table = usize::from(i.aux & SPACE != GLOBAL);
     for lane in c.active() {
         resolve(c, i, at[lane], width, access)?;
+        if inside(&c.ranges[table][site(i)], low, high, width) {
+            return Ok(());
+        }
     }
     Ok(())
+}
+
+/// Makes the range that holds `address` the instruction's last one; false where there is none.
+#[cold]
+#[inline(never)]
+fn remember(c: &mut Ctx, i: &Inst, address: u64) -> bool {
+    let space = i.aux & SPACE;
+    let Some((range, of_device)) = find(c, space, address) else {
+        return false;
+    };
+    if of_device {
+        // Memory that a launch was shown stays valid until its end: what is known need not be asked for again.
+        if !c.known.iter().any(|known| known.start == range.start) {
+            if c.known.len() == KNOWN {
+                c.known.remove(0);
+            }
+            c.known.push(range.clone());
+        }
+    } else {
+        c.knows_windows = true;
+    }
+    c.ranges[usize::from(space != GLOBAL)][site(i)] = range;
+    true
 }
 
 /// Checks one address of a global, generic or parameter access.
@@ -187,35 +243,46 @@ pub(crate) fn resolve(c: &mut Ctx, i: &Inst, address: u64, width: u64, access: A
     if inside(&c.ranges[table][site], signed, signed, width) {
         return Ok(());
     }
-    let range = find(c, space, address);
-    match range.filter(|r| inside(r, signed, signed, width)) {
-        Some(range) => {
-            c.ranges[table][site] = range;
-            Ok(())
-        }
-        None => Err(Stop::Illegal { address, access }),
+    if remember(c, i, address) && inside(&c.ranges[table][site], signed, signed, width) {
+        return Ok(());
     }
+    Err(Stop::Illegal { address, access })
 }
 
-/// The range that holds `address` in `space`.
-fn find(c: &Ctx, space: u32, address: u64) -> Option<Range<u64>> {
-    let holds =
-        |start: u64, bytes: u64| (address >= start && address - start < bytes).then(|| start..start + bytes);
+/// The range that holds `address` in `space`, and whether it is device memory: the same for every block.
+fn find(c: &Ctx, space: u32, address: u64) -> Option<(Range<u64>, bool)> {
+    let holds = |start: u64, bytes: u64| {
+        (address >= start && address - start < bytes).then(|| (start..start + bytes, false))
+    };
     let launch = c.launch();
     let params = || holds(launch.params.as_ptr() as u64, launch.params.len() as u64);
+    let workspace = || {
+        let bytes = if launch.cooperative {
+            size_of_val(&*launch.workspace)
+        } else {
+            0
+        };
+        holds(launch.workspace.as_ptr() as u64, bytes as u64)
+    };
+    let device = || {
+        let known = c.known.iter().find(|range| range.contains(&address)).cloned();
+        let range = known.or_else(|| launch.memory.range(address))?;
+        Some((range, true))
+    };
     match space {
         PARAM => params(),
         GENERIC => holds(c.shared as u64, c.shared_bytes)
             .or_else(|| holds(c.local as u64, c.local_stride * 32))
             .or_else(params)
-            .or_else(|| launch.memory.range(address)),
-        _ => launch.memory.range(address),
+            .or_else(workspace)
+            .or_else(device),
+        _ => workspace().or_else(device),
     }
 }
 
 /// Checked bytes at a generic or global address, for `vprintf` and assertions.
 pub(crate) fn byte(c: &Ctx, address: u64) -> Option<u8> {
-    let range = find(c, GENERIC, address)?;
+    let (range, _) = find(c, GENERIC, address)?;
     if !range.contains(&address) {
         return None;
     }
@@ -275,17 +342,17 @@ pub(crate) fn polled(c: &mut Ctx) -> bool {
 
 /// Full warps whose addresses are consecutive, or all the same, in a range that is known already: most accesses.
 #[inline(always)]
-fn quick<const FAST: bool>(c: &Ctx, i: &Inst, width: u64) -> Shape {
+fn quick<const FAST: bool>(c: &mut Ctx, i: &Inst, width: u64) -> Shape {
     let space = i.aux & SPACE;
     if !c.full() || space == LOCAL {
         return Shape::Spread;
     }
     let (first, pattern) = if i.aux & NARROW != 0 {
         let a = c.lanes_ref::<u32>(i.a);
-        (u64::from(a[0]), pattern32::<FAST>(a, width as u32))
+        (narrow_sum(a[0], i), pattern32::<FAST>(a, width as u32))
     } else {
         let a = c.lanes_ref::<u64>(i.a);
-        (a[0], pattern64::<FAST>(a, width))
+        (a[0].wrapping_add(i.imm), pattern64::<FAST>(a, width))
     };
     let extent = if pattern.run {
         32 * width
@@ -296,19 +363,27 @@ fn quick<const FAST: bool>(c: &Ctx, i: &Inst, width: u64) -> Shape {
     };
     let (at, start, end) = if space == SHARED {
         let base = c.shared as u64;
-        (
-            first.wrapping_add(i.imm).wrapping_add(base),
-            base,
-            base + c.shared_bytes,
-        )
+        (first.wrapping_add(base), base, base + c.shared_bytes)
     } else {
         let range = &c.ranges[usize::from(space != GLOBAL)][site(i)];
-        (first.wrapping_add(i.imm), range.start, range.end)
+        (first, range.start, range.end)
     };
     // An address below the start wraps to far beyond the end.
-    let room = (end - start).checked_sub(extent);
-    if at & (width - 1) != 0 || room.is_none_or(|room| at.wrapping_sub(start) > room) {
+    let fits = |start: u64, end: u64| {
+        let room = (end - start).checked_sub(extent);
+        room.is_some_and(|room| at.wrapping_sub(start) <= room)
+    };
+    if at & (width - 1) != 0 {
         return Shape::Spread;
+    }
+    if !fits(start, end) {
+        if space == SHARED || !remember(c, i, at) {
+            return Shape::Spread;
+        }
+        let range = &c.ranges[usize::from(space != GLOBAL)][site(i)];
+        if !fits(range.start, range.end) {
+            return Shape::Spread;
+        }
     }
     if pattern.run {
         Shape::Run(at)
@@ -324,7 +399,7 @@ fn load_halves<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst, element: u64)
         return false;
     }
     let a = c.lanes_ref::<u32>(i.a);
-    let firsts = [a[0], a[16]].map(|first| u64::from(first).wrapping_add(i.imm));
+    let firsts = [a[0], a[16]].map(|first| narrow_sum(first, i));
     let patterns = halves32::<FAST>(a, element as u32);
     for (first, pattern) in firsts.into_iter().zip(patterns) {
         let extent = if pattern.run { 16 * element } else { element };
@@ -355,7 +430,7 @@ fn load_halves<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst, element: u64)
 
 #[inline(always)]
 fn run_load<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
-    let count = u64::from(i.aux >> COUNT_SHIFT);
+    let count = u64::from(count(i));
     let element = size_of::<T::M>() as u64;
     let fields = [i.d, i.b, i.c, i.e];
     match quick::<FAST>(c, i, element * count) {
@@ -415,7 +490,7 @@ fn run_load<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
 
 #[inline(always)]
 fn run_store<T: Memory, const FAST: bool>(c: &mut Ctx, i: &Inst) -> Flow {
-    let count = u64::from(i.aux >> COUNT_SHIFT);
+    let count = u64::from(count(i));
     let element = size_of::<T::M>() as u64;
     let fields = [i.d, i.b, i.c, i.e];
     c.polls = 0;
@@ -455,7 +530,7 @@ pub(crate) fn lane_addresses(c: &mut Ctx, i: &Inst, width: u64) -> Result<[u64; 
 /// that after the slot `a`. The low half of `imm` is the offset in the variable.
 fn run_param<T: Memory, const STORE: bool>(c: &mut Ctx, i: &Inst) -> Flow {
     let element = size_of::<T::M>();
-    let count = (i.aux >> COUNT_SHIFT) as usize;
+    let count = count(i) as usize;
     let (stride, offset) = ((i.imm >> 32) as usize, i.imm as u32 as usize);
     for (n, d) in [i.d, i.b, i.c, i.e].into_iter().take(count).enumerate() {
         for lane in c.active() {
@@ -524,6 +599,31 @@ pub(crate) fn in_space(c: &mut Ctx, i: &Inst) -> Flow {
         bits |= u32::from(yes) << lane;
     }
     c.put_pred(i.d, bits);
+    Flow::Next
+}
+
+/// The array's address `b` and the index `a` times the element's `imm` bytes.
+pub(crate) fn element_address(c: &mut Ctx, i: &Inst) -> Flow {
+    for lane in c.active() {
+        let index = if i.aux & NARROW == 0 {
+            c.lane::<u64>(i.a, lane)
+        } else if i.aux & SIGNED != 0 {
+            i64::from(c.lane::<i32>(i.a, lane)) as u64
+        } else {
+            u64::from(c.lane::<u32>(i.a, lane))
+        };
+        let array = c.lane::<u64>(i.b, lane);
+        c.put_lane(i.d, lane, array.wrapping_add(index.wrapping_mul(i.imm)));
+    }
+    Flow::Next
+}
+
+/// An address in a window, cut to 32 bits.
+pub(crate) fn narrow_address(c: &mut Ctx, i: &Inst) -> Flow {
+    for lane in c.active() {
+        let address = c.lane::<u64>(i.a, lane);
+        c.put_lane(i.d, lane, address as u32);
+    }
     Flow::Next
 }
 

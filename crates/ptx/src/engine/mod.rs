@@ -10,6 +10,7 @@ pub(crate) mod convert;
 pub(crate) mod ctx;
 pub(crate) mod functions;
 pub(crate) mod grid;
+pub(crate) mod heap;
 pub(crate) mod launch;
 pub(crate) mod map;
 pub(crate) mod memory;

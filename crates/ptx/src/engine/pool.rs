@@ -11,6 +11,7 @@ use super::timing::{Progress as TimingProgress, Times};
 use super::warp::Issued;
 use crate::error::{Fault, Unsupported};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 /// Warp instructions a block runs before others get the worker: a fraction of a millisecond.
 const SLICE: u64 = 32 * 1024;
+/// Blocks that a worker takes at once, at most.
+const MAX_BATCH: u64 = 64;
 /// Warp instructions a warp runs before the next warp of its block.
 const TURN: u64 = 4 * 1024;
 
@@ -47,6 +50,8 @@ struct Queue {
 /// A launch under way.
 struct Job {
     launch: LaunchState<'static>,
+    /// Threads that may work on it.
+    workers: u64,
     state: Mutex<Progress>,
     done: Condvar,
 }
@@ -55,6 +60,8 @@ struct Job {
 struct Progress {
     /// Next block of the grid to start.
     next: u64,
+    /// Blocks of a batch that its worker did not come to, to be started before the next ones.
+    left: Vec<Range<u64>>,
     finished: u64,
     /// Workers that run one of its blocks.
     running: u64,
@@ -78,7 +85,11 @@ impl Progress {
     }
 
     fn has_work(&self, blocks: u64) -> bool {
-        self.fault.is_none() && (self.next < blocks || !self.suspended.is_empty())
+        self.fault.is_none() && (self.has_fresh(blocks) || !self.suspended.is_empty())
+    }
+
+    fn has_fresh(&self, blocks: u64) -> bool {
+        self.next < blocks || !self.left.is_empty()
     }
 
     fn resident(&self) -> u64 {
@@ -124,6 +135,7 @@ impl Pool {
         let blocks = launch.blocks;
         let job = Arc::new(Job {
             launch,
+            workers: self.workers as u64,
             state: Mutex::default(),
             done: Condvar::new(),
         });
@@ -228,8 +240,23 @@ fn work(shared: &Shared) {
 
 /// What a worker was given to run.
 enum Taken {
-    Fresh(Option<Block>, u64),
+    /// Blocks that have not begun, one after the other in the same place.
+    Fresh(Option<Block>, Range<u64>),
     Again(Block),
+}
+
+/// What became of it.
+struct Outcome {
+    /// The place, with the block that ran last.
+    block: Block,
+    /// How that one ended.
+    ran: Ran,
+    /// Blocks before it that are done, and their times.
+    done: u64,
+    longest_ps: u64,
+    sum_ps: u64,
+    /// Blocks that have not begun.
+    left: Range<u64>,
 }
 
 impl Job {
@@ -246,7 +273,7 @@ impl Job {
         // As many blocks as the device's multiprocessors would hold are resident at most; all, if the launch asks.
         let per_sm = u64::from(2048 / self.launch.threads.max(64));
         let room = self.launch.cooperative || state.resident() < per_sm * u64::from(self.launch.sm_count);
-        let fresh = state.next < self.launch.blocks && room;
+        let fresh = state.has_fresh(self.launch.blocks) && room;
         let again = !state.suspended.is_empty();
         let take_again = again && (!fresh || state.prefer_suspended && !self.launch.cooperative);
         if !take_again && !fresh {
@@ -257,8 +284,58 @@ impl Job {
         if take_again {
             return state.suspended.pop_front().map(Taken::Again);
         }
-        state.next += 1;
-        Some(Taken::Fresh(state.free.pop(), state.next - 1))
+        let blocks = match state.left.pop() {
+            Some(left) => left,
+            None => {
+                let count = self.batch(state);
+                state.next += count;
+                state.next - count..state.next
+            }
+        };
+        Some(Taken::Fresh(state.free.pop(), blocks))
+    }
+
+    /// How many blocks a worker starts without looking at the launch in between, so that small blocks do not wait for
+    /// its lock. Few enough that the workers end together, and one where blocks are to be seen singly.
+    fn batch(&self, state: &Progress) -> u64 {
+        if self.launch.cooperative || self.launch.timing.is_some() || !state.suspended.is_empty() {
+            return 1;
+        }
+        ((self.launch.blocks - state.next) / (8 * self.workers)).clamp(1, MAX_BATCH)
+    }
+
+    /// Runs what was taken: a batch until a block is not done, or until its slice of time is over.
+    fn run(&self, work: Taken, c: &mut Ctx, issued: &mut Issued) -> Outcome {
+        let launch = &self.launch;
+        let (mut block, mut left, mut fresh) = match work {
+            Taken::Again(block) => (block, 0..0, false),
+            Taken::Fresh(place, blocks) => (place.unwrap_or_else(|| Block::new(launch)), blocks, true),
+        };
+        let (mut done, mut longest_ps, mut sum_ps) = (0, 0u64, 0u64);
+        loop {
+            if fresh {
+                block.start(launch, left.start);
+                left.start += 1;
+            }
+            fresh = true;
+            let ran = block.run(c, launch, SLICE, TURN, issued);
+            if ran == Ran::Done {
+                longest_ps = longest_ps.max(block.time_ps());
+                sum_ps = sum_ps.saturating_add(block.time_ps());
+                done += 1;
+            }
+            let stops = left.is_empty() || issued.warp >= SLICE || launch.cancel.load(Ordering::Relaxed);
+            if ran != Ran::Done || stops {
+                return Outcome {
+                    block,
+                    ran,
+                    done,
+                    longest_ps,
+                    sum_ps,
+                    left,
+                };
+            }
+        }
     }
 
     /// Runs blocks of this launch for a while, beginning with `taken`.
@@ -271,18 +348,7 @@ impl Job {
         let mut unsaid = 0;
         while let Some(work) = taken.take() {
             let mut issued = Issued::default();
-            let ran = catch_unwind(AssertUnwindSafe(|| {
-                let mut block = match work {
-                    Taken::Again(block) => block,
-                    Taken::Fresh(place, index) => {
-                        let mut block = place.unwrap_or_else(|| Block::new(launch));
-                        block.start(launch, index);
-                        block
-                    }
-                };
-                let ran = block.run(&mut c, launch, SLICE, TURN, &mut issued);
-                (block, ran)
-            }));
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.run(work, &mut c, &mut issued)));
             if let Some(timing) = launch.timing {
                 // While this worker counts as running the launch, and with it the callback, is there.
                 let now = (timing.cpu_ns)();
@@ -305,15 +371,22 @@ impl Job {
             state.issued.warp += issued.warp;
             state.issued.lane += issued.lane;
             let mut pause = false;
-            match ran {
-                Ok((block, Ran::Done)) => {
-                    state.finished += 1;
+            let ran = outcome.map(|outcome| {
+                state.finished += outcome.done;
+                if outcome.done > 0 {
                     state.idle = 0;
-                    let took = block.time_ps();
-                    state.times.longest_ps = state.times.longest_ps.max(took);
-                    state.times.sum_ps = state.times.sum_ps.saturating_add(took);
-                    state.free.push(block);
                 }
+                state.times.longest_ps = state.times.longest_ps.max(outcome.longest_ps);
+                state.times.sum_ps = state.times.sum_ps.saturating_add(outcome.sum_ps);
+                if !outcome.left.is_empty() {
+                    state.left.push(outcome.left);
+                    // Another worker may have found nothing to do meanwhile.
+                    shared.wake.notify_one();
+                }
+                (outcome.block, outcome.ran)
+            });
+            match ran {
+                Ok((block, Ran::Done)) => state.free.push(block),
                 Ok((block, Ran::Slice)) => {
                     state.idle = 0;
                     state.suspended.push_back(block);
@@ -326,7 +399,7 @@ impl Job {
                     state.suspended.push_back(block);
                     state.idle += 1;
                     // Every block polls: what they wait for comes from outside, if at all.
-                    pause = state.idle > 4 * state.resident() && state.next >= launch.blocks;
+                    pause = state.idle > 4 * state.resident() && !state.has_fresh(launch.blocks);
                     state.times.polled |= pause;
                 }
                 Ok((_, Ran::Fault { line })) => {
@@ -393,6 +466,7 @@ impl Job {
                 kernel,
                 line,
             }),
+            Some(Stop::Assert) => Fault::Assert { kernel, line },
             Some(Stop::Trap) | None => Fault::Trap { kernel, line },
         }
     }

@@ -1,8 +1,8 @@
 //! Checks a launch against the module and the device, and lays it out for the workers.
 
-use super::launch::{LaunchState, NO_AREA};
+use super::launch::{LaunchState, NO_AREA, WORKSPACE_WORDS};
 use super::request::Launch;
-use crate::code::{ConstSlot, LOCAL_ALIGN};
+use crate::code::{ConstSlot, LOCAL_ALIGN, RESERVED_SHARED};
 use crate::error::Fault;
 use crate::module::Program;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,15 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
         return bad(format!("kernel `{}` needs too many registers", kernel.name));
     }
     let (shared_offsets, static_bytes) = module.shared_layout(&reachable);
-    let shared_bytes = static_bytes + u64::from(launch.dynamic_shared_bytes);
+    let mut user_shared = static_bytes + u64::from(launch.dynamic_shared_bytes);
+    let mut shared_bytes = user_shared;
+    let reserved = reachable
+        .iter()
+        .any(|f| code.functions[*f as usize].reserved_shared);
+    if reserved {
+        user_shared = user_shared.next_multiple_of(RESERVED_SHARED / 2);
+        shared_bytes = user_shared + RESERVED_SHARED;
+    }
     if shared_bytes > MAX_SHARED {
         return bad(format!(
             "{shared_bytes} bytes of shared memory are more than any device has"
@@ -119,6 +127,8 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
             })
             .collect()
     };
+    let workspace = Box::new([const { AtomicU64::new(0) }; WORKSPACE_WORDS]);
+    workspace[0].store(8 * WORKSPACE_WORDS as u64, Ordering::Relaxed);
     Ok(LaunchState {
         code: module.shared_code(),
         kernel: kernel.name.clone(),
@@ -129,10 +139,12 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
         blocks,
         dynamic_shared: launch.dynamic_shared_bytes,
         shared_bytes,
+        user_shared,
         shared_offsets,
         params: launch.params[..].to_vec(),
         memory: launch.memory,
         cooperative: launch.cooperative,
+        workspace,
         clock_ns: launch.clock_ns,
         print: launch.print,
         cancel: launch.cancel,

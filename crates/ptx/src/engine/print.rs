@@ -284,22 +284,28 @@ fn hexadecimal(value: f64) -> String {
     format!("0x{lead}{point}{digits}p{power:+}")
 }
 
-/// `__assertfail(message, file, line, function, char_size)`: says so, and traps.
+/// `__assertfail(message, file, line, function, char_size)`: a line for each thread, as hardware prints it, and the end
+/// of the launch.
 pub(crate) fn assert_fail(c: &mut Ctx, i: &Inst) -> Flow {
     let call = &c.launch().code().calls[i.aux as usize];
     let arguments = collect(c, &call.arguments);
-    let lane = c.mask().trailing_zeros() as usize & 31;
-    let word = |n: usize| arguments.get(n).map_or(0, |v| v.word(lane));
-    let string = |n: usize| String::from_utf8_lossy(&text(c, word(n))).into_owned();
-    let line = format!(
-        "{}:{}: {}: assertion `{}` failed\n",
-        string(1),
-        word(2) as u32,
-        string(3),
-        string(0)
-    );
-    (c.launch().print)(line.as_bytes());
-    c.fault = Some(Stop::Trap);
+    let [bx, by, bz] = c.ctaid;
+    let [width, height, _] = c.launch().block;
+    for lane in c.active() {
+        let word = |n: usize| arguments.get(n).map_or(0, |v| v.word(lane));
+        let string = |n: usize| String::from_utf8_lossy(&text(c, word(n))).into_owned();
+        let thread = c.warp * 32 + lane as u32;
+        let [x, y, z] = [thread % width, thread / width % height, thread / width / height];
+        let line = format!(
+            "{}:{}: {}: block: [{bx},{by},{bz}], thread: [{x},{y},{z}] Assertion `{}` failed.\n",
+            string(1),
+            word(2) as u32,
+            string(3),
+            string(0)
+        );
+        (c.launch().print)(line.as_bytes());
+    }
+    c.fault = Some(Stop::Assert);
     Flow::Fault
 }
 

@@ -9,6 +9,17 @@ pub trait AddressSpace: Sync {
     /// The accessible range `[start, end)` that holds `address`, or `None`. It stays valid, readable and writable for
     /// the length of the launch. Called rarely: the engine remembers ranges.
     fn range(&self, address: u64) -> Option<Range<u64>>;
+
+    /// The address of `bytes` bytes of the device's heap, for a kernel's `malloc`: aligned to 16 bytes, and inside a
+    /// range of this space. `None` where the heap has not as many, or there is none.
+    fn allocate(&self, _bytes: u64) -> Option<u64> {
+        None
+    }
+
+    /// Gives back what [`Self::allocate`] gave; false where the address is not the beginning of that.
+    fn free(&self, _address: u64) -> bool {
+        false
+    }
 }
 
 /// One launch of a kernel.

@@ -48,7 +48,11 @@ fn shuffle_by<const MODE: u32>(c: &mut Ctx, i: &Inst) -> Flow {
     if together(c, i).is_none() {
         return Flow::Gather;
     }
-    let a = c.lanes::<u32>(i.a);
+    let mask = c.mask();
+    let held = c.lanes::<u32>(i.a);
+    // The ISA leaves open what a lane reads of one that takes no part. Programs rely on the zero that hardware gives
+    // them, never on what such a lane's register held before.
+    let a: [u32; 32] = std::array::from_fn(|n| if mask >> n & 1 != 0 { held[n] } else { 0 });
     let b = c.lanes::<u32>(i.b);
     let bounds = c.lanes::<u32>(i.c);
     let mut out = [0u32; 32];

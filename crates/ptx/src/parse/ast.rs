@@ -30,10 +30,14 @@ pub(crate) struct Variable<'a> {
     pub ty: Ty,
     /// In bytes.
     pub size: u64,
+    /// Bytes of one element of the array.
+    pub element: u64,
     pub align: u64,
     /// A `[]` array: its size comes from elsewhere.
     pub unsized_array: bool,
     pub external: bool,
+    /// `.weak` or `.common`: another definition of the name takes its place.
+    pub weak: bool,
     /// Elements in order; what is not given is zero.
     pub init: Vec<Element<'a>>,
     /// A formal parameter declared `.reg`: its register.
@@ -61,6 +65,10 @@ pub(crate) enum Operand<'a> {
     Name(&'a str, i64),
     /// `[base+offset]`.
     Address(Box<Operand<'a>>, i64),
+    /// `array[%r+n]`: the array's address and `n` in bytes, the index register, and the bytes of an element.
+    Element(Box<Operand<'a>>, u32, u64),
+    /// `array[n]` where an address in memory is meant as well as where the address itself is.
+    ElementAt(Box<Operand<'a>>),
     /// `{a, b}`.
     Vector(Vec<Operand<'a>>),
     /// `(a, b)` of a call.
@@ -136,6 +144,11 @@ pub(crate) struct Function<'a> {
     pub params: Vec<Variable<'a>>,
     /// `.maxntid` or `.reqntid`.
     pub max_threads: Option<[u32; 3]>,
+    /// `.weak`: another definition of the name takes its place.
+    pub weak: bool,
+    /// How many parameters and results other declarations of the name have: a text that was linked from several may
+    /// call it so.
+    pub prototypes: Vec<(usize, usize)>,
     /// `.maxnreg`.
     pub max_registers: Option<u32>,
     pub body: Option<Body<'a>>,
@@ -144,6 +157,8 @@ pub(crate) struct Function<'a> {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Text<'a> {
+    /// The number of `.target sm_90a`: 90.
+    pub target: u32,
     pub variables: Vec<Variable<'a>>,
     pub functions: Vec<Function<'a>>,
     /// `.alias a, b`: a is another name of b.

@@ -1,13 +1,20 @@
 //! Functions: signatures, performance directives, bodies.
 
-use super::Parser;
 use super::ast::{Body, Function, Statement, Table, VarSpace, Variable};
+use super::scope::Scopes;
+use super::{Linkage, Parser};
 use crate::error::ParseError;
 use crate::lex::{Kind, Token};
 
 impl<'a> Parser<'a> {
     pub(super) fn function(&mut self, kernel: bool) -> Result<Function<'a>, ParseError> {
         self.scopes.reset();
+        let function = self.signature_and_body(kernel);
+        self.scopes = Scopes::default();
+        function
+    }
+
+    fn signature_and_body(&mut self, kernel: bool) -> Result<Function<'a>, ParseError> {
         let mut variables = Vec::new();
         let mut returns = Vec::new();
         if !kernel {
@@ -79,6 +86,8 @@ impl<'a> Parser<'a> {
             kernel,
             returns,
             params,
+            weak: false,
+            prototypes: Vec::new(),
             max_threads,
             max_registers,
             body,
@@ -110,7 +119,11 @@ impl<'a> Parser<'a> {
                     return Err(token.error(format!("register `{}` cannot be declared here", variable.name)));
                 }
                 variable.register = Some(self.scopes.registers.len() as u32 - 1);
-            } else if !self.scopes.variable(variable.name, variables.len() as u32) && variable.name != "_" {
+            } else if !self
+                .scopes
+                .variable(variable.name, variables.len() as u32, variable.element)
+                && variable.name != "_"
+            {
                 return Err(token.error(format!("`{}` is declared twice", variable.name)));
             }
             variables.push(variable.clone());
@@ -297,10 +310,10 @@ impl<'a> Parser<'a> {
             return Err(token.error("a .global or .const variable belongs at module level"));
         }
         let from = body.variables.len();
-        self.variables(space, false, &mut body.variables)?;
+        self.variables(space, Linkage::Other, &mut body.variables)?;
         for index in from..body.variables.len() {
-            let name = body.variables[index].name;
-            if !self.scopes.variable(name, index as u32) {
+            let Variable { name, element, .. } = body.variables[index];
+            if !self.scopes.variable(name, index as u32, element) {
                 return Err(token.error(format!("`{name}` is declared twice")));
             }
         }

@@ -13,11 +13,23 @@ use ast::{Text, VarSpace};
 use scope::Scopes;
 use std::collections::HashMap;
 
+/// How a declaration's name is known outside its text, as far as it matters here.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Linkage {
+    /// Defined elsewhere.
+    Extern,
+    /// Another definition of the name takes its place.
+    Weak,
+    Other,
+}
+
 pub(crate) struct Parser<'a> {
     lexer: Lexer<'a>,
     peeked: Option<Token<'a>>,
     scopes: Scopes<'a>,
     functions: HashMap<&'a str, usize>,
+    /// Bytes of an element of each module-level variable.
+    elements: HashMap<&'a str, u64>,
 }
 
 /// Reads a whole module.
@@ -34,6 +46,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Text<'_>, ParseError> {
         peeked: None,
         scopes: Scopes::default(),
         functions: HashMap::new(),
+        elements: HashMap::new(),
     };
     parser.module()
 }
@@ -158,12 +171,16 @@ impl<'a> Parser<'a> {
                         return Err(value.error(format!("expected a version, found {}", value.describe())));
                     }
                 }
-                "target" => {
-                    self.word("a target")?;
-                    while self.accept(b',')? {
-                        self.word("a target")?;
+                "target" => loop {
+                    let (name, _) = self.word("a target")?;
+                    if let Some(number) = name.strip_prefix("sm_") {
+                        let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+                        text.target = number[..end].parse().unwrap_or(0);
                     }
-                }
+                    if !self.accept(b',')? {
+                        break;
+                    }
+                },
                 "address_size" => {
                     let size = self.int("32 or 64")?;
                     if size != 64 {
@@ -184,20 +201,25 @@ impl<'a> Parser<'a> {
                     text.aliases.push((alias, of));
                 }
                 "visible" | "extern" | "weak" | "common" => self.linked(directive, &mut text)?,
-                _ => self.declaration(token, false, &mut text)?,
+                _ => self.declaration(token, Linkage::Other, &mut text)?,
             }
         }
     }
 
     fn linked(&mut self, linking: &str, text: &mut Text<'a>) -> Result<(), ParseError> {
         let token = self.next()?;
-        self.declaration(token, linking == "extern", text)
+        let linkage = match linking {
+            "extern" => Linkage::Extern,
+            "weak" | "common" => Linkage::Weak,
+            _ => Linkage::Other,
+        };
+        self.declaration(token, linkage, text)
     }
 
     fn declaration(
         &mut self,
         token: Token<'a>,
-        external: bool,
+        linkage: Linkage,
         text: &mut Text<'a>,
     ) -> Result<(), ParseError> {
         let Kind::Dot(directive) = token.kind else {
@@ -205,15 +227,27 @@ impl<'a> Parser<'a> {
         };
         match directive {
             "entry" | "func" => {
-                let function = self.function(directive == "entry")?;
+                let mut function = self.function(directive == "entry")?;
+                function.weak = linkage == Linkage::Weak;
                 // A prototype may come before, or after, its definition.
                 let known = self.functions.get(function.name).map(|i| &mut text.functions[*i]);
                 match known {
-                    Some(known) if known.body.is_some() && function.body.is_some() => {
-                        return Err(token.error(format!("`{}` is defined twice", function.name)));
+                    Some(known) => {
+                        let defines = [known.body.is_some(), function.body.is_some()];
+                        if defines == [true; 2] && !known.weak && !function.weak {
+                            return Err(token.error(format!("`{}` is defined twice", function.name)));
+                        }
+                        // Of two definitions the first holds, unless only that one is weak.
+                        if function.body.is_some() && (!defines[0] || known.weak && !function.weak) {
+                            std::mem::swap(known, &mut function);
+                        }
+                        known.prototypes.append(&mut function.prototypes);
+                        known
+                            .prototypes
+                            .push((function.params.len(), function.returns.len()));
+                        known.prototypes.sort_unstable();
+                        known.prototypes.dedup();
                     }
-                    Some(known) if function.body.is_some() => *known = function,
-                    Some(_) => {}
                     None => {
                         self.functions.insert(function.name, text.functions.len());
                         text.functions.push(function);
@@ -221,10 +255,10 @@ impl<'a> Parser<'a> {
                 }
                 Ok(())
             }
-            "global" => self.variables(VarSpace::Global, external, &mut text.variables),
-            "const" => self.variables(VarSpace::Const, external, &mut text.variables),
-            "shared" => self.variables(VarSpace::Shared, external, &mut text.variables),
-            "local" => self.variables(VarSpace::Local, external, &mut text.variables),
+            "global" => self.variables(VarSpace::Global, linkage, &mut text.variables),
+            "const" => self.variables(VarSpace::Const, linkage, &mut text.variables),
+            "shared" => self.variables(VarSpace::Shared, linkage, &mut text.variables),
+            "local" => self.variables(VarSpace::Local, linkage, &mut text.variables),
             _ => Err(token.error(format!("directive `.{directive}` is not known here"))),
         }
     }

@@ -132,7 +132,10 @@ impl<'a> Parser<'a> {
                             None => Err(token.error(format!("`{name}` has no component `.{component}`"))),
                         }
                     }
-                    Some(Entry::Var(index)) => {
+                    Some(Entry::Var(index, element)) => {
+                        if let Some(found) = self.element_address(Operand::Var(index, 0), element)? {
+                            return Ok(found);
+                        }
                         let addend = self.addend()?;
                         Ok(Operand::Var(index, addend))
                     }
@@ -146,6 +149,11 @@ impl<'a> Parser<'a> {
                         }
                     }
                     None => {
+                        if let Some(element) = self.elements.get(name).copied()
+                            && let Some(found) = self.element_address(Operand::Name(name, 0), element)?
+                        {
+                            return Ok(found);
+                        }
                         let addend = self.addend()?;
                         Ok(Operand::Name(name, addend))
                     }
@@ -156,9 +164,49 @@ impl<'a> Parser<'a> {
     }
 }
 
+impl<'a> Parser<'a> {
+    /// `[n]`, `[%r]` or `[%r+n]` behind an array's name: the address of one of its elements, counted in elements.
+    fn element_address(
+        &mut self,
+        array: Operand<'a>,
+        element: u64,
+    ) -> Result<Option<Operand<'a>>, ParseError> {
+        if !self.accept(b'[')? {
+            return Ok(None);
+        }
+        let first = self.next()?;
+        let index = match first.kind {
+            Kind::Word(name) if name != "WARP_SZ" => match self.scopes.find(name) {
+                Some(Entry::Reg(register)) => Some(register),
+                _ => {
+                    return Err(first.error(format!(
+                        "`{name}` is not a register: an index is a register or a number"
+                    )));
+                }
+            },
+            _ => None,
+        };
+        let count = match index {
+            Some(_) => self.addend()?,
+            None => self.integer_expression(first)? as i64,
+        };
+        self.expect(b']')?;
+        let offset = count.wrapping_mul(element as i64);
+        let array = Box::new(match array {
+            Operand::Var(variable, _) => Operand::Var(variable, offset),
+            Operand::Name(name, _) => Operand::Name(name, offset),
+            other => other,
+        });
+        Ok(Some(match index {
+            Some(register) => Operand::Element(array, register, element),
+            None => Operand::ElementAt(array),
+        }))
+    }
+}
+
 /// The canonical name of a special register.
 fn special(name: &str, component: Option<&str>) -> Option<&'static str> {
-    const PLAIN: [&str; 24] = [
+    const PLAIN: [&str; 28] = [
         "%laneid",
         "%warpid",
         "%nwarpid",
@@ -180,6 +228,10 @@ fn special(name: &str, component: Option<&str>) -> Option<&'static str> {
         "%total_smem_size",
         "%aggr_smem_size",
         "%reserved_smem_offset_begin",
+        "%reserved_smem_offset_end",
+        "%reserved_smem_offset_cap",
+        "%reserved_smem_offset_0",
+        "%reserved_smem_offset_1",
         "%is_explicit_cluster",
         "%current_graph_exec",
         "%cluster_ctarank",
@@ -221,7 +273,11 @@ fn special(name: &str, component: Option<&str>) -> Option<&'static str> {
     match component {
         None if name.starts_with("%envreg") => {
             let n: u32 = name.strip_prefix("%envreg")?.parse().ok()?;
-            (n < 32).then_some("%envreg")
+            match n {
+                1 => Some("%envreg1"),
+                2 => Some("%envreg2"),
+                _ => (n < 32).then_some("%envreg"),
+            }
         }
         None if name.starts_with("%pm") => Some("%pm"),
         None if name == "%cluster_nctarank" => Some("%cluster_nctarank"),

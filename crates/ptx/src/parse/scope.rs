@@ -12,7 +12,8 @@ pub(crate) enum Entry {
     Reg(u32),
     /// A `.v2`/`.v4` register: its elements.
     Vector(Vec<u32>),
-    Var(u32),
+    /// A variable: its place in the function's list, and the bytes of an element.
+    Var(u32, u64),
 }
 
 #[derive(Default)]
@@ -38,6 +39,11 @@ impl<'a> Scopes<'a> {
             scopes: vec![Scope::default()],
             ..Scopes::default()
         };
+    }
+
+    /// No function is open.
+    pub fn is_module_level(&self) -> bool {
+        self.scopes.is_empty()
     }
 
     pub fn current(&self) -> u32 {
@@ -99,14 +105,17 @@ impl<'a> Scopes<'a> {
             .is_none()
     }
 
-    pub fn variable(&mut self, name: &'a str, index: u32) -> bool {
+    pub fn variable(&mut self, name: &'a str, index: u32, element: u64) -> bool {
         self.scopes[self.current]
             .names
-            .insert(name, Entry::Var(index))
+            .insert(name, Entry::Var(index, element))
             .is_none()
     }
 
     pub fn find(&mut self, name: &'a str) -> Option<Entry> {
+        if self.scopes.is_empty() {
+            return None;
+        }
         let mut scope = self.current;
         loop {
             if let Some(entry) = self.scopes[scope].names.get(name) {

@@ -1,7 +1,7 @@
 //! Variable declarations: `.align 4 .b8 name[16] = {…}`.
 
-use super::Parser;
 use super::ast::{Element, VarSpace, Variable};
+use super::{Linkage, Parser};
 use crate::error::ParseError;
 use crate::lex::Kind;
 use crate::types::Ty;
@@ -16,18 +16,22 @@ impl<'a> Parser<'a> {
     pub(super) fn variables(
         &mut self,
         space: VarSpace,
-        external: bool,
+        linkage: Linkage,
         into: &mut Vec<Variable<'a>>,
     ) -> Result<(), ParseError> {
         let (ty, width, align) = self.variable_type()?;
         loop {
             let mut variable = self.declarator(space, ty, width, align)?;
-            variable.external = external;
+            variable.external = linkage == Linkage::Extern;
+            variable.weak = linkage == Linkage::Weak;
             if self.accept(b'=')? {
                 self.initialiser(&mut variable)?;
             }
             if self.peek()?.kind == Kind::Punct(b'<') {
                 return Err(self.peek()?.error("only registers may be declared as a range"));
+            }
+            if self.scopes.is_module_level() {
+                self.elements.insert(variable.name, variable.element);
             }
             into.push(variable);
             if !self.accept(b',')? {
@@ -105,9 +109,11 @@ impl<'a> Parser<'a> {
             space,
             ty,
             size,
+            element,
             align: align.unwrap_or(element.next_power_of_two()).max(1),
             unsized_array,
             external: false,
+            weak: false,
             init: Vec::new(),
             register: None,
             line: token.line,

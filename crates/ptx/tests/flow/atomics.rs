@@ -177,3 +177,28 @@ fn float_atomics() {
     assert_eq!(cells.f32s()[0], (8 * (0..64).sum::<u32>()) as f32);
     assert_eq!(cells.f64s()[1], f64::from((0..512).sum::<u32>()));
 }
+
+/// `red` of a vector adds each element by itself.
+#[test]
+fn vectors_of_floats() {
+    for (count, ty) in [(2u32, "v2"), (4, "v4")] {
+        let list = ["%f", "%g", "0f40000000", "%f"][..count as usize].join(", ");
+        let body = format!(
+            "cvt.rn.f32.u32 %f, %t;\n mov.f32 %g, 0f3F800000;\n and.b32 %a, %t, 3;\n mad.wide.u32 %x, %a, 16, %in;\n \
+             red.global.{ty}.f32.add [%x], {{{list}}};\n red.relaxed.gpu.global.add.{ty}.f32 [%x], {{{list}}};"
+        );
+        let cells = Buffer::of_f32(&[0.5; 16]);
+        run(&module(&body), 1, 32, &cells);
+        let want: Vec<f32> = (0..4)
+            .flat_map(|cell| {
+                let lanes: f32 = (0..8).map(|k| (cell + 4 * k) as f32).sum::<f32>() * 2.0;
+                [lanes, 16.0, 32.0, lanes]
+                    .map(|sum| sum + 0.5)
+                    .into_iter()
+                    .enumerate()
+            })
+            .map(|(n, sum)| if n < count as usize { sum } else { 0.5 })
+            .collect();
+        assert_eq!(cells.f32s(), want, "{ty}");
+    }
+}

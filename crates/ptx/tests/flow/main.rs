@@ -10,6 +10,7 @@ mod branches;
 mod calls;
 mod cooperative;
 mod faults;
+mod foreign;
 mod memory;
 mod probe;
 mod programs;

@@ -97,6 +97,22 @@ fn lanes_that_left() {
     assert_eq!(got[20..], [0; 12]);
 }
 
+/// What a lane reads of one that takes no part is zero, as on hardware; the others' values are theirs.
+#[test]
+fn lanes_that_take_no_part() {
+    let body = "mul.lo.u32 %a, %t, 2;\n add.u32 %a, %a, 1;\n setp.ge.u32 %p, %t, 20;\n @%p exit;\n\
+         shfl.sync.down.b32 %r, %a, 4, 31, 0xffffffff;";
+    let want = (0..32u32).map(|t| if t < 16 { (t + 4) * 2 + 1 } else { 0 });
+    assert_eq!(block(body, 32), want.collect::<Vec<_>>());
+    // Two halves with masks of their own at one instruction are both served.
+    let body = "setp.lt.u32 %p, %t, 16;\n selp.b32 %c, 0xffff, 0xffff0000, %p;\n add.u32 %a, %t, 100;\n\
+         shfl.sync.bfly.b32 %r, %a, 1, 31, %c;";
+    assert_eq!(
+        block(body, 32),
+        (0..32u32).map(|t| (t ^ 1) + 100).collect::<Vec<_>>()
+    );
+}
+
 /// A last warp that is not full.
 #[test]
 fn a_short_warp() {

@@ -1,0 +1,78 @@
+//! The heap that kernels of a context take memory from with `malloc`.
+//!
+//! It has the size of CU_LIMIT_MALLOC_HEAP_SIZE and is charged to the device when a kernel first asks for memory. What a
+//! kernel took stays taken until a kernel of the context frees it.
+
+use crate::context::Context;
+use crate::memory::allocation::{Allocation, Backing, Kind};
+use divvy_abi::CU_LIMIT_MALLOC_HEAP_SIZE;
+use divvy_device::memory::free_list::FreeList;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The heap's size until the program sets another, in bytes.
+pub const DEFAULT_BYTES: usize = 8 << 20;
+/// What `malloc` gives is aligned to this many bytes.
+const ALIGN: u64 = 16;
+
+/// A context's heap, made when it is first used.
+#[derive(Default)]
+pub struct DeviceHeap(Mutex<Option<Heap>>);
+
+struct Heap {
+    memory: Arc<Allocation>,
+    free: FreeList,
+    /// Bytes of each piece, by its offset.
+    taken: HashMap<u64, u64>,
+}
+
+impl Heap {
+    fn new(context: &Context) -> Option<Heap> {
+        let set = context
+            .limit(CU_LIMIT_MALLOC_HEAP_SIZE.0)
+            .unwrap_or(DEFAULT_BYTES);
+        let bytes = (set as u64).checked_next_multiple_of(ALIGN)?.max(ALIGN);
+        let extent = context.device.heap.take(bytes).ok()?;
+        let memory = Arc::new(Allocation::new(
+            extent.address(),
+            bytes,
+            Kind::Global,
+            context.handle,
+            context.device.ordinal,
+            Backing::Device(Arc::new(extent)),
+        ));
+        context.addresses.live.insert(Arc::clone(&memory)).ok()?;
+        Some(Heap {
+            memory,
+            free: FreeList::new(bytes),
+            taken: HashMap::new(),
+        })
+    }
+}
+
+impl DeviceHeap {
+    /// The address of so many bytes; None where the heap has not as many.
+    pub fn allocate(&self, context: &Context, bytes: u64) -> Option<u64> {
+        let bytes = bytes.checked_next_multiple_of(ALIGN)?;
+        let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if heap.is_none() {
+            *heap = Heap::new(context);
+        }
+        let heap = heap.as_mut()?;
+        let offset = heap.free.take(bytes)?;
+        heap.taken.insert(offset, bytes);
+        Some(heap.memory.base + offset)
+    }
+
+    /// Gives back a piece; false where the address is not the beginning of one.
+    pub fn free(&self, address: u64) -> bool {
+        let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(heap) = heap.as_mut() else { return false };
+        let offset = address.wrapping_sub(heap.memory.base);
+        let Some(bytes) = heap.taken.remove(&offset) else {
+            return false;
+        };
+        heap.free.give(offset, bytes);
+        true
+    }
+}
