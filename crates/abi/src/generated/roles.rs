@@ -315,6 +315,17 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuLinkComplete, "link.rs"),
     (crate::Symbol::cuLinkCreate_v2, "link.rs"),
     (crate::Symbol::cuLinkDestroy, "link.rs"),
+    (crate::Symbol::cuMemAllocHost_v2, "pinned.rs"),
+    (crate::Symbol::cuMemFreeHost, "pinned.rs"),
+    (crate::Symbol::cuMemHostAlloc, "pinned.rs"),
+    (crate::Symbol::cuMemHostGetDevicePointer_v2, "pinned.rs"),
+    (crate::Symbol::cuMemHostGetFlags, "pinned.rs"),
+    (crate::Symbol::cuMemHostRegister, "pinned.rs"),
+    (crate::Symbol::cuMemHostRegister_v2, "pinned.rs"),
+    (crate::Symbol::cuMemHostUnregister, "pinned.rs"),
+    (crate::Symbol::cuMemcpy, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAsync, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAsync_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoHAsync_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoHAsync_v2_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoH_v2, "memcpy.rs"),
@@ -323,13 +334,14 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuMemcpyHtoDAsync_v2_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoD_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoD_v2_ptds, "memcpy.rs"),
+    (crate::Symbol::cuMemcpy_ptds, "memcpy.rs"),
     (crate::Symbol::cuModuleLoadData, "module.rs"),
     (crate::Symbol::cuModuleLoadDataEx, "module.rs"),
     (crate::Symbol::cuModuleLoadFatBinary, "module.rs"),
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x4240fb2a839cdcb9;
+pub const ROLES_DIGEST: u64 = 0x07f610cba81f8f9a;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

@@ -4,7 +4,7 @@
 use divvy_abi::*;
 
 use super::arguments::*;
-use super::{launch, link, local, memcpy, module, new_name, primary, thread};
+use super::{launch, link, local, memcpy, module, new_name, pinned, primary, thread};
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
 
@@ -163,9 +163,11 @@ const BY_HAND: Table = implemented! { Table {
         cuLaunchKernelEx cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz;
     link: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy;
     local: cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2;
-    memcpy: cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
+    memcpy: cuMemcpy cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpy_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
         cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;
     module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;
+    pinned: cuMemAllocHost_v2 cuMemFreeHost cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
+        cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister;
     primary: cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
         cuDevicePrimaryCtxRetain;
 } };

@@ -5,6 +5,7 @@
 //! every length is compared with what is there. A message that is none ends the connection ([`Malformed`]); one that
 //! asks for what is not there gets CUDA's code for that.
 
+mod area;
 mod arena;
 mod arguments;
 mod dispatch;
@@ -13,16 +14,20 @@ mod link;
 mod memcpy;
 mod module;
 mod objects;
+mod pinned;
 mod primary;
 mod ranges;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use divvy_abi::*;
+use divvy_ring::Region;
 
 use crate::handle::{Id, Kind};
 use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer, by_hand};
+pub use area::Traffic;
+use area::{Area, Counters};
 use arena::Arena;
 use objects::Objects;
 use ranges::Ranges;
@@ -36,6 +41,10 @@ pub struct Quota {
     pub message: usize,
     /// Bytes of the largest image.
     pub image: usize,
+    /// Bytes of the data area. It takes memory only where it is used.
+    pub area: u64,
+    /// Bytes of the data area that the device below has pinned.
+    pub pinned: u64,
 }
 
 impl Default for Quota {
@@ -44,6 +53,8 @@ impl Default for Quota {
             objects: 1 << 20,
             message: 1 << 20,
             image: 1 << 30,
+            area: 1 << 36,
+            pinned: 1 << 34,
         }
     }
 }
@@ -118,6 +129,9 @@ pub struct Server {
     tables: Mutex<Tables>,
     /// What linkers need. It is held for a whole call: the driver uses a linker's memory in each of its calls.
     linkers: Mutex<link::Linkers>,
+    /// The memory that is shared with the program.
+    area: OnceLock<Area>,
+    traffic: Counters,
     /// Told of the id of each call that is not known.
     unknown: fn(u32),
 }
@@ -144,8 +158,20 @@ impl Server {
                 layouts: HashMap::new(),
             }),
             linkers: Mutex::default(),
+            area: OnceLock::new(),
+            traffic: Counters::default(),
             unknown,
         })
+    }
+
+    /// Serves calls that name memory of this region's data area too. Only the first region counts.
+    pub fn share(&self, region: &Region) {
+        let _first = self.area.set(Area::new(region.clone()));
+    }
+
+    /// Bytes that were copied between the program's memory and the device's until now, by path.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.read()
     }
 
     /// The server's half for one thread of the program. Its calls are to be made on one thread here, which has the
@@ -314,6 +340,10 @@ impl Call<'_> {
             by_hand::LAUNCH => launch::launch(self),
             by_hand::TO_DEVICE => memcpy::to_device(self),
             by_hand::FROM_DEVICE => memcpy::from_device(self),
+            by_hand::COPY => memcpy::copy(self),
+            by_hand::IS_DEVICE => memcpy::is_device(self),
+            by_hand::PIN => pinned::pin(self),
+            by_hand::UNPIN => pinned::unpin(self),
             by_hand::PRIMARY_RETAIN => primary::retain(self),
             by_hand::PRIMARY_RELEASE => primary::release(self),
             by_hand::PRIMARY_RESET => primary::reset(self),

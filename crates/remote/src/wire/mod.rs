@@ -37,6 +37,10 @@ pub mod by_hand {
     pub const ASYNC: u8 = 1;
     /// Of a copy or a launch: the default stream is the thread's own.
     pub const PER_THREAD: u8 = 2;
+    /// Of a copy between the data area and the device: to the data area.
+    pub const TO_AREA: u8 = 4;
+    /// Of such a copy: the bytes are on their way from or to other memory of the program.
+    pub const STAGED: u8 = 8;
     /// Of a launch: all blocks run at once.
     pub const COOPERATIVE: u8 = 1;
 
@@ -73,6 +77,14 @@ pub mod by_hand {
         TO_DEVICE "memory.to-device/1";
         /// Bytes of device memory.
         FROM_DEVICE "memory.from-device/1";
+        /// A copy between the data area and the device.
+        COPY "memory.copy/1";
+        /// Which of these addresses lie in device memory of the program.
+        IS_DEVICE "memory.is-device/1";
+        /// Makes a part of the data area pinned memory.
+        PIN "host.pin/1";
+        /// Ends that.
+        UNPIN "host.unpin/1";
         /// A device's primary context.
         PRIMARY_RETAIN "primary.retain/1";
         /// Gives it back.
