@@ -97,7 +97,7 @@ fn each_path_copies_as_often_as_it_says() {
 
         there_and_back(&mut to[..100], &from[..100]);
         assert_eq!(since().bypass, 400, "also where it is small");
-        there_and_back(&mut vec![0; 100], &numbers(100));
+        there_and_back(&mut [0; 100], &numbers(100));
         assert_eq!(since().inline, 400);
         cu!(cuMemFreeHost(from.as_mut_ptr().cast()));
         cu!(cuMemFreeHost(to.as_mut_ptr().cast()));

@@ -6,11 +6,17 @@
 
 mod area;
 mod arguments;
+mod attribute;
+mod callback;
+mod copy3d;
+mod device;
 mod launch;
 mod link;
 mod local;
 mod memcpy;
 mod module;
+mod names;
+mod node;
 mod pinned;
 mod primary;
 mod stubs;
@@ -28,8 +34,8 @@ use crate::handle::{Id, Kind, Origin};
 pub(crate) use arguments::Count;
 pub use stubs::TABLE;
 
-/// Offset and size of each parameter of a function, in bytes.
-type Layout = Arc<[(u32, u32)]>;
+/// What a launch of a function needs.
+type Layout = Arc<launch::Function>;
 
 /// A process's connection.
 struct Client {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use divvy_abi::*;
 
-use super::client;
+use super::{callback, client};
 use crate::wire::{HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
 use crate::{Lost, Transport};
 
@@ -29,6 +29,9 @@ const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 /// Runs `body` with this thread's transport, which is opened where there is none.
 fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
+    if callback::runs() {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
     THREAD
         .try_with(|thread| {
             // A call within a call: from a transport, which is no way to go on.

@@ -21,6 +21,8 @@ pub const QUOTA: Quota = Quota {
     image: 1 << 14,
     area: 1 << 16,
     pinned: 1 << 15,
+    // An input that waits would wait for ever.
+    callbacks: 0,
 };
 
 /// What an input did.

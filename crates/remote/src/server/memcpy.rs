@@ -148,7 +148,7 @@ fn waited(code: CUresult, wait: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// A captured copy is made at each launch of the graph, from memory that would be gone by then.
-fn refuse_capture(call: &Call<'_>, stream: CUstream, flags: u8) -> Result<(), Stop> {
+pub fn refuse_capture(call: &Call<'_>, stream: CUstream, flags: u8) -> Result<(), Stop> {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let ask = match flags & PER_THREAD {
         0 => call.driver.cuStreamIsCapturing,

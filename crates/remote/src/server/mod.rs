@@ -8,11 +8,17 @@
 mod area;
 mod arena;
 mod arguments;
+mod attribute;
+mod callback;
+mod copy3d;
+mod device;
 mod dispatch;
 mod launch;
 mod link;
 mod memcpy;
 mod module;
+mod names;
+mod node;
 mod objects;
 mod pinned;
 mod primary;
@@ -45,6 +51,8 @@ pub struct Quota {
     pub area: u64,
     /// Bytes of the data area that the device below has pinned.
     pub pinned: u64,
+    /// Threads of the program that wait for functions which the device's work calls.
+    pub callbacks: usize,
 }
 
 impl Default for Quota {
@@ -55,6 +63,7 @@ impl Default for Quota {
             image: 1 << 30,
             area: 1 << 36,
             pinned: 1 << 34,
+            callbacks: 1,
         }
     }
 }
@@ -132,6 +141,7 @@ pub struct Server {
     /// The memory that is shared with the program.
     area: OnceLock<Area>,
     traffic: Counters,
+    callbacks: Arc<callback::Callbacks>,
     /// Told of the id of each call that is not known.
     unknown: fn(u32),
 }
@@ -160,6 +170,7 @@ impl Server {
             linkers: Mutex::default(),
             area: OnceLock::new(),
             traffic: Counters::default(),
+            callbacks: Arc::default(),
             unknown,
         })
     }
@@ -342,6 +353,25 @@ impl Call<'_> {
             by_hand::FROM_DEVICE => memcpy::from_device(self),
             by_hand::COPY => memcpy::copy(self),
             by_hand::IS_DEVICE => memcpy::is_device(self),
+            by_hand::COPY_BOX => copy3d::copy(self),
+            by_hand::HOST_FUNCTION => callback::launch(self),
+            by_hand::CALLBACK_WAIT => callback::wait(self),
+            by_hand::USER_OBJECT => callback::user_object(self),
+            by_hand::NODE_ADD => node::add(self),
+            by_hand::NODE_SET => node::set(self),
+            by_hand::EXEC_NODE_SET => node::set_in_exec(self),
+            by_hand::NODE_GET => node::get(self),
+            by_hand::INSTANTIATE => node::instantiate(self),
+            by_hand::EXEC_UPDATE => node::update(self),
+            by_hand::POINTER => attribute::pointer(self),
+            by_hand::POOL_GET => attribute::get_pool(self),
+            by_hand::POOL_SET => attribute::set_pool(self),
+            by_hand::GRAPH_MEMORY_GET => attribute::get_graph_memory(self),
+            by_hand::GRAPH_MEMORY_SET => attribute::set_graph_memory(self),
+            by_hand::DEVICE_ATTRIBUTES => device::attributes(self),
+            by_hand::SET_ATTRIBUTE => launch::set_attribute(self),
+            by_hand::NAME => names::name(self),
+            by_hand::CAPTURE => names::capture(self),
             by_hand::PIN => pinned::pin(self),
             by_hand::UNPIN => pinned::unpin(self),
             by_hand::PRIMARY_RETAIN => primary::retain(self),
