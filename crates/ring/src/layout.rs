@@ -174,7 +174,7 @@ impl Header {
         self.magic.store(MAGIC, Release);
     }
 
-    /// Where the side that made the region has it. It is a wish: any number may stand here.
+    /// Where the side that made the region has it. It is a request to the other side: any number may stand here.
     pub fn address(&self) -> u64 {
         self.address.load(Relaxed)
     }

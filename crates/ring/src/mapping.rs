@@ -34,11 +34,11 @@ impl Mapping {
     /// agrees; 0 leaves it to the kernel.
     pub fn new(fd: BorrowedFd<'_>, at: u64, bytes: usize, address: u64) -> Result<Self, PageError> {
         let guard = ForkGuard::new()?;
-        let wish = usize::try_from(address).unwrap_or(0).saturating_sub(PAGE) / PAGE * PAGE;
-        // SAFETY: without MAP_FIXED the kernel takes an address where nothing is mapped, whatever the wish is.
+        let near = usize::try_from(address).unwrap_or(0).saturating_sub(PAGE) / PAGE * PAGE;
+        // SAFETY: without MAP_FIXED the kernel takes an address where nothing is mapped, whatever is asked for.
         let reserved = unsafe {
             rustix::mm::mmap_anonymous(
-                core::ptr::without_provenance_mut(wish),
+                core::ptr::without_provenance_mut(near),
                 bytes + 2 * PAGE,
                 ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
