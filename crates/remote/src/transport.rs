@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use divvy_ring::Region;
+
 /// The server does not answer any more: its process ended, or the connection was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
@@ -25,11 +27,26 @@ pub trait Transport {
     /// The server is gone.
     fn submit(&mut self, message: &[u8]) -> Result<(), Lost>;
 
+    /// Sends a message that has an answer, without waiting for it. [`Transport::take`] does, in the order of the messages.
+    ///
+    /// # Errors
+    /// The server is gone.
+    fn post(&mut self, message: &[u8]) -> Result<(), Lost>;
+
+    /// Waits for the answer to the first posted message whose answer was not taken. It replaces what `answer` held.
+    ///
+    /// # Errors
+    /// The server is gone.
+    fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost>;
+
     /// Sends a message and waits for the answer, which replaces what `answer` held.
     ///
     /// # Errors
     /// The server is gone.
-    fn call(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), Lost>;
+    fn call(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), Lost> {
+        self.post(message)?;
+        self.take(answer)
+    }
 }
 
 /// Opens a way to the server for each thread of the program that makes calls.
@@ -39,4 +56,10 @@ pub trait Connector: Send + Sync {
     /// # Errors
     /// The server is gone, or serves no more threads.
     fn open(&self, thread: u32) -> Result<Box<dyn Transport>, Lost>;
+
+    /// The memory that program and server share, where there is such memory. Its data area holds pinned memory, and the
+    /// bytes of large copies.
+    fn region(&self) -> Option<Region> {
+        None
+    }
 }

@@ -110,25 +110,10 @@ fn the_failure_of_a_submitted_call_is_told_once_by_the_next_that_waits() {
             connect(1 << 16);
             start(0);
             let add: CUfunction = get!(cuModuleGetFunction(module(), c"add".as_ptr()));
-            let mut params = [param(&0_u64), param(&0_u64), param(&0_u64), param(&0_u32)];
-            let none = std::ptr::null_mut();
-            let too_wide = 2000;
-            let parameters = params.as_mut_ptr();
-            let code = code!(cuLaunchKernel(
-                add,
-                1,
-                1,
-                1,
-                too_wide,
-                1,
-                1,
-                0,
-                none,
-                parameters,
-                std::ptr::null_mut()
-            ));
-            assert_eq!(code, CUDA_SUCCESS, "it was submitted");
-            assert_eq!(code!(cuCtxSynchronize()), CUDA_ERROR_INVALID_VALUE);
+            let stream: CUstream = get!(cuStreamCreate(0));
+            cu!(cuStreamDestroy_v2(stream));
+            assert_eq!(launch(add, [0; 3], 1, stream), CUDA_SUCCESS, "it was submitted");
+            assert_eq!(code!(cuCtxSynchronize()), CUDA_ERROR_INVALID_HANDLE);
             cu!(cuCtxSynchronize());
         },
     );

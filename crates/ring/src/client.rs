@@ -62,7 +62,31 @@ impl<D: Doorbell<AtomicU32>> Client<D> {
     /// channel has ended, for its reply may still come.
     #[inline]
     pub fn call(&mut self, message: &[u8], reply: &mut Vec<u8>) -> Result<(), RingError> {
-        self.send(message, true)?;
+        self.post(message)?;
+        self.take(reply)
+    }
+
+    /// Sends a message that has a reply, and does not wait for it: [`Client::take`] does. Replies come in the order of
+    /// their messages, so several may be under way.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`].
+    #[inline]
+    pub fn post(&mut self, message: &[u8]) -> Result<(), RingError> {
+        self.send(message, true)
+    }
+
+    /// Waits for the reply to the first message of [`Client::post`] whose reply was not taken. It replaces what `reply`
+    /// held.
+    ///
+    /// # Errors
+    /// Those of [`Client::call`]. Without such a message it waits for the server's end.
+    #[inline]
+    pub fn take(&mut self, reply: &mut Vec<u8>) -> Result<(), RingError> {
+        self.link.check_process()?;
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
         let deadline = Deadline::after(self.link.limits.reply);
         let received = self.replies.receive(&mut self.link, reply, deadline);
         match received {

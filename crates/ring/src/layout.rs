@@ -19,7 +19,7 @@ use crate::index::RingWords;
 use crate::sleep::SideWords;
 
 /// Version of the layout and of the rules for using a region. Both sides have to have the same.
-pub const REGION_VERSION: u32 = 1;
+pub const REGION_VERSION: u32 = 2;
 /// A unit of the layout, in bytes: the header, a control page, and the least size of a ring.
 pub const PAGE: usize = 4096;
 /// Most channels of a region.
@@ -45,6 +45,9 @@ pub(crate) struct Header {
     message_bytes: AtomicU32,
     reserved: AtomicU32,
     data_bytes: AtomicU64,
+    /// Where the side that made the region has it mapped. The other side tries the same address: then an address of
+    /// the data area means the same in both processes.
+    address: AtomicU64,
 }
 
 /// What the two sides of one channel share, beside the rings' bytes. Words that different sides write lie 128 bytes
@@ -70,7 +73,7 @@ pub struct ChannelWords<W> {
 pub struct Line<W>(pub W);
 
 const _: () = {
-    assert!(size_of::<Header>() == 40);
+    assert!(size_of::<Header>() == 48);
     assert!(offset_of!(Header, data_bytes) == 32);
     assert!(size_of::<ChannelWords<AtomicU32>>() == 9 * 128);
     assert!(size_of::<ChannelWords<AtomicU32>>() <= PAGE);
@@ -159,7 +162,7 @@ impl Shape {
 
 impl Header {
     /// Writes the header of a fresh region, magic last: a reader finds all of it, or no region.
-    pub fn write(&self, shape: &Shape) {
+    pub fn write(&self, shape: &Shape, address: u64) {
         self.version.store(REGION_VERSION, Relaxed);
         self.channels.store(shape.channels, Relaxed);
         self.request_bytes.store(shape.request_bytes, Relaxed);
@@ -167,7 +170,13 @@ impl Header {
         self.message_bytes.store(shape.message_bytes, Relaxed);
         self.reserved.store(0, Relaxed);
         self.data_bytes.store(shape.data_bytes, Relaxed);
+        self.address.store(address, Relaxed);
         self.magic.store(MAGIC, Release);
+    }
+
+    /// Where the side that made the region has it. It is a request to the other side: any number may stand here.
+    pub fn address(&self) -> u64 {
+        self.address.load(Relaxed)
     }
 
     /// A private copy of the region's sizes, checked against the `found` bytes that are there.

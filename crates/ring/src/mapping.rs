@@ -30,13 +30,15 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `bytes` of the file from its byte `at` on. Both are multiples of [`PAGE`], and the caller has made sure
-    /// that the file has them and keeps them.
-    pub fn new(fd: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<Self, PageError> {
+    /// that the file has them and keeps them. The first byte lies at `address`, if nothing else does and the kernel
+    /// agrees; 0 leaves it to the kernel.
+    pub fn new(fd: BorrowedFd<'_>, at: u64, bytes: usize, address: u64) -> Result<Self, PageError> {
         let guard = ForkGuard::new()?;
-        // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing of ours.
+        let near = usize::try_from(address).unwrap_or(0).saturating_sub(PAGE) / PAGE * PAGE;
+        // SAFETY: without MAP_FIXED the kernel takes an address where nothing is mapped, whatever is asked for.
         let reserved = unsafe {
             rustix::mm::mmap_anonymous(
-                core::ptr::null_mut(),
+                core::ptr::without_provenance_mut(near),
                 bytes + 2 * PAGE,
                 ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,

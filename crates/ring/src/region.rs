@@ -42,8 +42,10 @@ impl Region {
     pub fn create(shape: &Shape) -> Result<(Self, OwnedFd), PageError> {
         let bytes = usable(shape)?;
         let fd = new_page(c"divvy-region", bytes, &[])?;
-        let mapping = Mapping::new(fd.as_fd(), 0, bytes)?;
-        mapping.header().write(shape);
+        let mapping = Mapping::new(fd.as_fd(), 0, bytes, away())?;
+        mapping
+            .header()
+            .write(shape, mapping.address(0).addr().get() as u64);
         Ok((Self::of(mapping, *shape)?, fd))
     }
 
@@ -61,14 +63,16 @@ impl Region {
                 found,
             });
         }
-        let mapping = Mapping::new(fd, at, bytes)?;
+        let mapping = Mapping::new(fd, at, bytes, away())?;
         // Channels begin with zeros, whatever was there.
         for channel in 0..shape.channels {
             // SAFETY: the words are mapped as long as `mapping` lives, in this process.
             let words = unsafe { mapping.channel(shape, channel).as_ref() };
             Term::FIRST.reset(words);
         }
-        mapping.header().write(shape);
+        mapping
+            .header()
+            .write(shape, mapping.address(0).addr().get() as u64);
         Self::of(mapping, *shape)
     }
 
@@ -97,8 +101,9 @@ impl Region {
                 found,
             });
         }
-        let shape = Mapping::new(fd, at, PAGE)?.header().read(found)?;
-        Self::of(Mapping::new(fd, at, usable(&shape)?)?, shape)
+        let first = Mapping::new(fd, at, PAGE, 0)?;
+        let (shape, address) = (first.header().read(found)?, first.header().address());
+        Self::of(Mapping::new(fd, at, usable(&shape)?, address)?, shape)
     }
 
     fn of(mapping: Mapping, shape: Shape) -> Result<Self, PageError> {
@@ -174,6 +179,15 @@ impl Region {
         let Ends { mapping, shape, .. } = &*self.ends;
         (mapping.address(shape.data_at()), shape.data_bytes)
     }
+}
+
+/// An address for a new region that is likely to be free in the other process too: far from where the kernel puts
+/// programs, libraries and stacks. It differs from process to process as much as the stack's does.
+fn away() -> u64 {
+    const START: u64 = 0x2000_0000_0000;
+    let stack = 0_u8;
+    let random = core::ptr::from_ref(&stack).addr() as u64 / PAGE as u64;
+    START + (random & 0x3f_ffff) * (1 << 22)
 }
 
 fn usable(shape: &Shape) -> Result<usize, PageError> {

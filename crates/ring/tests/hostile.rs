@@ -313,11 +313,11 @@ fn what_is_no_region_is_refused_by_name() {
         (0, 7_u32, PageError::Foreign { page }),
         (
             8,
-            2,
+            3,
             PageError::Version {
                 page,
-                ours: 1,
-                theirs: 2,
+                ours: 2,
+                theirs: 3,
             },
         ),
         (12, 0, PageError::Corrupted { page }),

@@ -4,12 +4,14 @@ mod support;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use divvy_ring::doorbell::Futex;
+use divvy_ring::layout::ChannelWords;
+use divvy_ring::owner::Term;
 use divvy_ring::{Backing, Client, Limits, Peer, Region, RingError, Shape};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use support::{Dice, SMALL, client, held, lives, regions, server, soon};
@@ -422,4 +424,84 @@ fn a_server_that_ends_releases_its_client_and_may_come_back() {
     second
         .serve_one(None, |message, _| assert_eq!(message, b"new"))
         .expect("only what is new");
+}
+
+/// The exchange of the processor itself, which loom's model does not have: many threads take one channel at the same
+/// moment, many times over.
+#[test]
+fn of_threads_that_claim_a_channel_at_once_one_gets_it() {
+    const THREADS: u32 = 4;
+    const ROUNDS: u32 = 1000;
+    let words = ChannelWords::<AtomicU32>::default();
+    let (go, done, winners) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let wait = |word: &AtomicU32, at_least: u32| {
+        while word.load(Ordering::Acquire) < at_least {
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    wait(&go, round);
+                    let won = Term::claim(&words).is_some();
+                    winners.fetch_add(u32::from(won), Ordering::Relaxed);
+                    done.fetch_add(1, Ordering::Release);
+                }
+            });
+        }
+        for round in 1..=ROUNDS {
+            go.store(round, Ordering::Release);
+            wait(&done, THREADS * round);
+            Term::of_number(round).reset(&words);
+        }
+    });
+    assert_eq!(winners.load(Ordering::Relaxed), ROUNDS);
+}
+
+/// Several messages are under way at once, and their replies come in their order.
+#[test]
+fn posted_messages_are_answered_in_their_order() {
+    let (worker, program, _fd) = regions(&SMALL);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            server(&worker, soon()).serve(|message, reply| {
+                reply.extend_from_slice(message);
+                reply.push(1);
+            })
+        });
+        let mut client = client(&program, soon());
+        let mut reply = Vec::new();
+        for round in 0..100_u8 {
+            for part in 0..4 {
+                client.post(&[round, part]).expect("sent");
+            }
+            for part in 0..4 {
+                client.take(&mut reply).expect("a reply");
+                assert_eq!(reply, [round, part, 1]);
+            }
+        }
+    });
+}
+
+/// A program maps its data area where the worker has it, so that an address there means the same to both.
+#[test]
+fn the_data_area_lies_at_one_address_in_both_processes() {
+    let shape = Shape {
+        data_bytes: 1 << 20,
+        ..SMALL
+    };
+    let (fd, address) = {
+        let (worker, fd) = Region::create(&shape).expect("a region");
+        (fd, worker.data().0.addr())
+    };
+    // The maker's mapping is gone, as if this were the other process.
+    let program = Region::attach(fd.as_fd(), Backing::Sealed).expect("the region");
+    assert_eq!(program.data().0.addr(), address);
+    let second = Region::attach(fd.as_fd(), Backing::Sealed).expect("the region");
+    assert_ne!(
+        second.data().0.addr(),
+        address,
+        "it is taken: any other address will do"
+    );
 }

@@ -282,3 +282,17 @@ fn indices_that_no_honest_side_has_are_refused() {
         assert!(hostile(producer.look(ring, 8).map(|_| ())), "{head}");
     }
 }
+
+#[test]
+fn two_threads_that_claim_one_channel_do_not_both_get_it() {
+    model(3, || {
+        let channel = Arc::new(Channel::default());
+        let other = {
+            let channel = Arc::clone(&channel);
+            thread::spawn(move || Term::claim(&channel.words).is_some())
+        };
+        let ours = Term::claim(&channel.words).is_some();
+        let theirs = other.join().expect("no panic");
+        assert!(ours ^ theirs, "{ours} {theirs}");
+    });
+}

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         [serve] if serve == "--serve" => serve_one(),
         [socket] => listen::listen(socket.as_ref()),
         _ => Err(anyhow::anyhow!(
-            "divvy-worker takes one argument: the path of its socket"
+            "It takes one argument, the path of a socket that is not there yet: `divvy-worker /run/divvy/worker.sock`"
         )),
     };
     match outcome {

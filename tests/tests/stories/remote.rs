@@ -97,6 +97,22 @@ fn numba_programs_compute_what_they_do_on_a_device_of_their_own() {
     });
 }
 
+/// Graphs by capture, by cuda-core's builder and node by node, with functions of the program that the device's work calls.
+#[test]
+fn graphs_and_functions_of_the_program_run() {
+    let Some(python) = python() else { return };
+    let worker = Worker::start("1GiB");
+    let steps = ["--steps", "5"];
+    let output = finish(
+        worker
+            .program(&python)
+            .arg(python_example("graphs.py"))
+            .args(steps),
+    );
+    let said = succeeded(&output);
+    assert_eq!(said.matches("5 launches, right").count(), 3, "{said}");
+}
+
 #[test]
 fn a_program_sees_its_slice_and_is_refused_what_is_beyond_it() {
     let worker = Worker::start("1GiB");

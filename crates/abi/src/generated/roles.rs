@@ -46,7 +46,6 @@ macro_rules! driver_roles {
         cuDeviceCanAccessPeer 0x069246a3 [call] (canAccessPeer: *mut i32 = output [], dev: $crate::CUdevice = value [], peerDev: $crate::CUdevice = value []);
         cuDeviceComputeCapability 0x52aa5eb9 [call] (major: *mut i32 = output [], minor: *mut i32 = output [], dev: $crate::CUdevice = value []);
         cuDeviceGet 0x4ff19844 [call] (device: *mut $crate::CUdevice = output [], ordinal: i32 = value []);
-        cuDeviceGetAttribute 0x38f13f43 [call] (pi: *mut i32 = output [], attrib: $crate::CUdevice_attribute = value [], dev: $crate::CUdevice = value []);
         cuDeviceGetByPCIBusId 0x9cf9302c [call] (dev: *mut $crate::CUdevice = output [], pciBusId: *const $crate::c_char = string []);
         cuDeviceGetCount 0x95216a04 [call] (count: *mut i32 = output []);
         cuDeviceGetDefaultMemPool 0xeb026ea1 [call] (pool_out: *mut $crate::CUmemoryPool = find [Pool], dev: $crate::CUdevice = value []);
@@ -87,7 +86,6 @@ macro_rules! driver_roles {
         cuFuncGetParamInfo 0x4acc2ed8 [call] (func: $crate::CUfunction = handle [Function], paramIndex: usize = value [], paramOffset: *mut usize = output [], paramSize: *mut usize = output []);
         cuFuncIsLoaded 0xc500898a [call] (state: *mut $crate::CUfunctionLoadingState = output [], function: $crate::CUfunction = handle [Function]);
         cuFuncLoad 0x292bfa6d [call] (function: $crate::CUfunction = handle [Function]);
-        cuFuncSetAttribute 0x1c57b5d4 [call] (hfunc: $crate::CUfunction = handle [Function], attrib: $crate::CUfunction_attribute = value [], value: i32 = value []);
         cuFuncSetCacheConfig 0xe2edfd81 [call] (hfunc: $crate::CUfunction = handle [Function], config: $crate::CUfunc_cache = value []);
         cuFuncSetSharedMemConfig 0x6b254361 [call] (hfunc: $crate::CUfunction = handle [Function], config: $crate::CUsharedconfig = value []);
         cuGraphAddChildGraphNode 0x0f013a52 [call] (phGraphNode: *mut $crate::CUgraphNode = create [GraphNode of hGraph], hGraph: $crate::CUgraph = handle [Graph], dependencies: *const $crate::CUgraphNode = handles [GraphNode; numDependencies], numDependencies: usize = value [], childGraph: $crate::CUgraph = handle [Graph]);
@@ -106,6 +104,7 @@ macro_rules! driver_roles {
         cuGraphEventRecordNodeSetEvent 0x715aba5a [call] (hNode: $crate::CUgraphNode = handle [GraphNode], event: $crate::CUevent = handle [Event]);
         cuGraphEventWaitNodeGetEvent 0xc65b4ec5 [call] (hNode: $crate::CUgraphNode = handle [GraphNode], event_out: *mut $crate::CUevent = find [Event of hNode]);
         cuGraphEventWaitNodeSetEvent 0x4e48c775 [call] (hNode: $crate::CUgraphNode = handle [GraphNode], event: $crate::CUevent = handle [Event]);
+        cuGraphExecChildGraphNodeSetParams 0xea57820e [call] (hGraphExec: $crate::CUgraphExec = handle [GraphExec], hNode: $crate::CUgraphNode = handle [GraphNode], childGraph: $crate::CUgraph = handle [Graph]);
         cuGraphExecDestroy 0x4366cd09 [call] (hGraphExec: $crate::CUgraphExec = destroy [GraphExec]);
         cuGraphExecEventRecordNodeSetEvent 0xbd10a881 [call] (hGraphExec: $crate::CUgraphExec = handle [GraphExec], hNode: $crate::CUgraphNode = handle [GraphNode], event: $crate::CUevent = handle [Event]);
         cuGraphExecEventWaitNodeSetEvent 0xae90735c [call] (hGraphExec: $crate::CUgraphExec = handle [GraphExec], hNode: $crate::CUgraphNode = handle [GraphNode], event: $crate::CUevent = handle [Event]);
@@ -135,8 +134,10 @@ macro_rules! driver_roles {
         cuGraphNodeGetToolsId 0x1bbde5bf [call] (hNode: $crate::CUgraphNode = handle [GraphNode], toolsNodeId: *mut u64 = output []);
         cuGraphNodeGetType 0xb25ac712 [call] (hNode: $crate::CUgraphNode = handle [GraphNode], type_: *mut $crate::CUgraphNodeType = output []);
         cuGraphNodeSetEnabled 0x5f92e888 [call] (hGraphExec: $crate::CUgraphExec = handle [GraphExec], hNode: $crate::CUgraphNode = handle [GraphNode], isEnabled: u32 = value []);
+        cuGraphReleaseUserObject 0x73ccbb90 [call] (graph: $crate::CUgraph = handle [Graph], object: $crate::CUuserObject = handle [UserObject], count: u32 = value []);
         cuGraphRemoveDependencies 0x75a056ee [call] (hGraph: $crate::CUgraph = handle [Graph], from: *const $crate::CUgraphNode = handles [GraphNode; numDependencies], to: *const $crate::CUgraphNode = handles [GraphNode; numDependencies], numDependencies: usize = value []);
         cuGraphRemoveDependencies_v2 0x6481ef38 [call] (hGraph: $crate::CUgraph = handle [Graph], from: *const $crate::CUgraphNode = handles [GraphNode; numDependencies], to: *const $crate::CUgraphNode = handles [GraphNode; numDependencies], edgeData: *const $crate::CUgraphEdgeData = inputs [numDependencies], numDependencies: usize = value []);
+        cuGraphRetainUserObject 0xd3431446 [call] (graph: $crate::CUgraph = handle [Graph], object: $crate::CUuserObject = handle [UserObject], count: u32 = value [], flags: u32 = value []);
         cuGraphUpload 0x64b7507f [submit] (hGraph: $crate::CUgraphExec = handle [GraphExec], hStream: $crate::CUstream = handle [Stream]);
         cuGraphUpload_ptsz 0x95601d25 [submit] (hGraphExec: $crate::CUgraphExec = handle [GraphExec], hStream: $crate::CUstream = handle [Stream]);
         cuInit 0x0f2c8a25 [call] (Flags: u32 = value []);
@@ -145,7 +146,6 @@ macro_rules! driver_roles {
         cuKernelGetLibrary 0x87537c94 [call] (pLib: *mut $crate::CUlibrary = find [Library of kernel], kernel: $crate::CUkernel = handle [Kernel]);
         cuKernelGetParamCount 0x82896819 [call] (kernel: $crate::CUkernel = handle [Kernel], paramCount: *mut usize = output []);
         cuKernelGetParamInfo 0x9bdde4f6 [call] (kernel: $crate::CUkernel = handle [Kernel], paramIndex: usize = value [], paramOffset: *mut usize = output [], paramSize: *mut usize = output []);
-        cuKernelSetAttribute 0xc5ddfd4b [call] (attrib: $crate::CUfunction_attribute = value [], val: i32 = value [], kernel: $crate::CUkernel = handle [Kernel], dev: $crate::CUdevice = value []);
         cuKernelSetCacheConfig 0x62036b32 [call] (kernel: $crate::CUkernel = handle [Kernel], config: $crate::CUfunc_cache = value [], dev: $crate::CUdevice = value []);
         cuLibraryEnumerateKernels 0x235f7fb0 [call] (kernels: *mut $crate::CUkernel = finds [Kernel of lib; numKernels], numKernels: u32 = value [], lib: $crate::CUlibrary = handle [Library]);
         cuLibraryGetGlobal 0x2215b64a [call] (dptr: *mut $crate::CUdeviceptr = new_memory [library; bytes], bytes: *mut usize = output [], library: $crate::CUlibrary = handle [Library], name: *const $crate::c_char = string []);
@@ -289,22 +289,64 @@ macro_rules! driver_roles {
         cuStreamWriteValue64_v2 0x27ba47f2 [call] (stream: $crate::CUstream = handle [Stream], addr: $crate::CUdeviceptr = memory [8], value: $crate::cuuint64_t = value [], flags: u32 = value []);
         cuStreamWriteValue64_v2_ptsz 0x2de25364 [call] (stream: $crate::CUstream = handle [Stream], addr: $crate::CUdeviceptr = memory [8], value: $crate::cuuint64_t = value [], flags: u32 = value []);
         cuThreadExchangeStreamCaptureMode 0x022b4bf8 [call] (mode: *mut $crate::CUstreamCaptureMode = inout []);
+        cuUserObjectRelease 0x49202f62 [call] (object: $crate::CUuserObject = handle [UserObject], count: u32 = value []);
+        cuUserObjectRetain 0xa19cfb89 [call] (object: $crate::CUuserObject = handle [UserObject], count: u32 = value []);
     } };
 }
 
 /// The entry points that are served by hand-written files, and the file of each.
 pub const BY_HAND: &[(crate::Symbol, &str)] = &[
+    (crate::Symbol::cuDeviceGetAttribute, "device.rs"),
+    (crate::Symbol::cuDeviceGetGraphMemAttribute, "attribute.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRelease, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRelease_v2, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxReset, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxReset_v2, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRetain, "primary.rs"),
+    (crate::Symbol::cuDeviceSetGraphMemAttribute, "attribute.rs"),
+    (crate::Symbol::cuFuncGetName, "names.rs"),
+    (crate::Symbol::cuFuncSetAttribute, "launch.rs"),
     (crate::Symbol::cuGetErrorName, "local.rs"),
     (crate::Symbol::cuGetErrorString, "local.rs"),
     (crate::Symbol::cuGetProcAddress, "local.rs"),
     (crate::Symbol::cuGetProcAddress_v2, "local.rs"),
+    (crate::Symbol::cuGraphAddHostNode, "node.rs"),
+    (crate::Symbol::cuGraphAddKernelNode, "node.rs"),
+    (crate::Symbol::cuGraphAddKernelNode_v2, "node.rs"),
+    (crate::Symbol::cuGraphAddMemAllocNode, "node.rs"),
+    (crate::Symbol::cuGraphAddMemcpyNode, "node.rs"),
+    (crate::Symbol::cuGraphAddMemsetNode, "node.rs"),
+    (crate::Symbol::cuGraphAddNode, "node.rs"),
+    (crate::Symbol::cuGraphAddNode_v2, "node.rs"),
+    (crate::Symbol::cuGraphAddNode_v3, "node.rs"),
+    (crate::Symbol::cuGraphExecHostNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphExecKernelNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphExecKernelNodeSetParams_v2, "node.rs"),
+    (crate::Symbol::cuGraphExecMemcpyNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphExecMemsetNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphExecNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphExecUpdate_v2, "node.rs"),
+    (crate::Symbol::cuGraphHostNodeGetParams, "node.rs"),
+    (crate::Symbol::cuGraphHostNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphInstantiateWithParams, "node.rs"),
+    (crate::Symbol::cuGraphInstantiateWithParams_ptsz, "node.rs"),
+    (crate::Symbol::cuGraphKernelNodeGetParams, "node.rs"),
+    (crate::Symbol::cuGraphKernelNodeGetParams_v2, "node.rs"),
+    (crate::Symbol::cuGraphKernelNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphKernelNodeSetParams_v2, "node.rs"),
+    (crate::Symbol::cuGraphMemcpyNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphMemsetNodeGetParams, "node.rs"),
+    (crate::Symbol::cuGraphMemsetNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphNodeSetParams, "node.rs"),
+    (crate::Symbol::cuGraphNodeSetParams_v2, "node.rs"),
+    (crate::Symbol::cuKernelGetName, "names.rs"),
+    (crate::Symbol::cuKernelSetAttribute, "launch.rs"),
     (crate::Symbol::cuLaunchCooperativeKernel, "launch.rs"),
     (crate::Symbol::cuLaunchCooperativeKernel_ptsz, "launch.rs"),
+    (crate::Symbol::cuLaunchHostFunc, "callback.rs"),
+    (crate::Symbol::cuLaunchHostFunc_ptsz, "callback.rs"),
+    (crate::Symbol::cuLaunchHostFunc_v2, "callback.rs"),
+    (crate::Symbol::cuLaunchHostFunc_v2_ptsz, "callback.rs"),
     (crate::Symbol::cuLaunchKernel, "launch.rs"),
     (crate::Symbol::cuLaunchKernelEx, "launch.rs"),
     (crate::Symbol::cuLaunchKernelEx_ptsz, "launch.rs"),
@@ -315,6 +357,29 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuLinkComplete, "link.rs"),
     (crate::Symbol::cuLinkCreate_v2, "link.rs"),
     (crate::Symbol::cuLinkDestroy, "link.rs"),
+    (crate::Symbol::cuMemAllocHost_v2, "pinned.rs"),
+    (crate::Symbol::cuMemFreeHost, "pinned.rs"),
+    (crate::Symbol::cuMemHostAlloc, "pinned.rs"),
+    (crate::Symbol::cuMemHostGetDevicePointer_v2, "pinned.rs"),
+    (crate::Symbol::cuMemHostGetFlags, "pinned.rs"),
+    (crate::Symbol::cuMemHostRegister, "pinned.rs"),
+    (crate::Symbol::cuMemHostRegister_v2, "pinned.rs"),
+    (crate::Symbol::cuMemHostUnregister, "pinned.rs"),
+    (crate::Symbol::cuMemPoolGetAttribute, "attribute.rs"),
+    (crate::Symbol::cuMemPoolSetAttribute, "attribute.rs"),
+    (crate::Symbol::cuMemcpy, "memcpy.rs"),
+    (crate::Symbol::cuMemcpy2DAsync_v2, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy2DAsync_v2_ptsz, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy2DUnaligned_v2, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy2DUnaligned_v2_ptds, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy2D_v2, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy2D_v2_ptds, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy3DAsync_v2, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy3DAsync_v2_ptsz, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy3D_v2, "copy3d.rs"),
+    (crate::Symbol::cuMemcpy3D_v2_ptds, "copy3d.rs"),
+    (crate::Symbol::cuMemcpyAsync, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAsync_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoHAsync_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoHAsync_v2_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoH_v2, "memcpy.rs"),
@@ -323,13 +388,23 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuMemcpyHtoDAsync_v2_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoD_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoD_v2_ptds, "memcpy.rs"),
+    (crate::Symbol::cuMemcpy_ptds, "memcpy.rs"),
     (crate::Symbol::cuModuleLoadData, "module.rs"),
     (crate::Symbol::cuModuleLoadDataEx, "module.rs"),
     (crate::Symbol::cuModuleLoadFatBinary, "module.rs"),
+    (crate::Symbol::cuPointerGetAttribute, "attribute.rs"),
+    (crate::Symbol::cuPointerGetAttributes, "attribute.rs"),
+    (crate::Symbol::cuStreamAddCallback, "callback.rs"),
+    (crate::Symbol::cuStreamAddCallback_ptsz, "callback.rs"),
+    (crate::Symbol::cuStreamGetCaptureInfo_v2, "names.rs"),
+    (crate::Symbol::cuStreamGetCaptureInfo_v2_ptsz, "names.rs"),
+    (crate::Symbol::cuStreamGetCaptureInfo_v3, "names.rs"),
+    (crate::Symbol::cuStreamGetCaptureInfo_v3_ptsz, "names.rs"),
+    (crate::Symbol::cuUserObjectCreate, "callback.rs"),
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x4240fb2a839cdcb9;
+pub const ROLES_DIGEST: u64 = 0x57935f6633485e1e;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

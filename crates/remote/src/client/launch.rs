@@ -6,22 +6,45 @@ use std::sync::{Arc, PoisonError};
 use divvy_abi::*;
 
 use super::{Layout, client, thread};
-use crate::handle::Word;
-use crate::wire::by_hand::{COOPERATIVE, LAUNCH, LAYOUT, PER_THREAD};
+use crate::handle::{Id, Kind, Word};
+use crate::wire::by_hand::{COOPERATIVE, LAUNCH, LAYOUT, PER_THREAD, SET_ATTRIBUTE};
 use crate::wire::{Malformed, Writer};
 
 /// All parameters of a kernel take no more bytes than this.
 const MOST_BYTES: usize = 32_764;
 
-/// Where each parameter of a function lies.
-fn layout(symbol: Symbol, function: CUfunction) -> Result<Layout, CUresult> {
+/// What a launch of a function needs: where its parameters lie, and what it may ask for.
+#[derive(Debug)]
+pub struct Function {
+    /// Offset and size of each parameter, in bytes.
+    pub parameters: Vec<(u32, u32)>,
+    /// Blocks in each direction, threads in each direction, threads of a block, bytes of dynamic shared memory.
+    limits: [u32; 8],
+}
+
+impl Function {
+    /// Whether a launch is one that the device refuses, whatever else is so.
+    fn refuses(&self, shape: [u32; 7]) -> bool {
+        let [x, y, z, width, height, depth, shared] = shape;
+        let sizes = [x, y, z, width, height, depth];
+        let threads = u64::from(width) * u64::from(height) * u64::from(depth);
+        let outside = sizes
+            .iter()
+            .zip(self.limits)
+            .any(|(size, most)| *size == 0 || *size > most);
+        outside || threads > u64::from(self.limits[6]) || shared > self.limits[7]
+    }
+}
+
+/// What a launch of a function needs, which the server is asked for once.
+pub fn layout(symbol: Symbol, function: CUfunction) -> Result<Layout, CUresult> {
     let layouts = &client().ok_or(CUDA_ERROR_DEVICE_UNAVAILABLE)?.layouts;
     let known = layouts.read().unwrap_or_else(PoisonError::into_inner);
     if let Some(layout) = known.get(&function.bits()) {
         return Ok(Arc::clone(layout));
     }
     drop(known);
-    let mut all = Vec::new();
+    let (mut all, mut limits) = (Vec::new(), [u32::MAX; 8]);
     let code = thread::call(
         LAYOUT,
         symbol,
@@ -39,13 +62,19 @@ fn layout(symbol: Symbol, function: CUfunction) -> Result<Layout, CUresult> {
                 }
                 all.push((offset, size));
             }
+            for limit in &mut limits {
+                *limit = m.plain()?;
+            }
             Ok(())
         },
     );
     if code != CUDA_SUCCESS {
         return Err(code);
     }
-    let layout: Layout = all.into();
+    let layout: Layout = Arc::new(Function {
+        parameters: all,
+        limits,
+    });
     let mut layouts = layouts.write().unwrap_or_else(PoisonError::into_inner);
     layouts.insert(function.bits(), Arc::clone(&layout));
     Ok(layout)
@@ -239,10 +268,19 @@ unsafe fn launch(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CUresult {
+    // A stream that is none is told at once, as on a device.
+    let of_stream = |bits: u64| Id::from_bits(bits).is_some_and(|id| id.kind() == Kind::Stream);
+    if !Kind::Stream.is_constant(stream.bits()) && !of_stream(stream.bits()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     let mut values = [0; MOST_BYTES];
-    // SAFETY: promised by the caller.
-    let gathered =
-        layout(symbol, function).and_then(|layout| unsafe { gather(&layout, params, extra, &mut values) });
+    let gathered = layout(symbol, function).and_then(|layout| {
+        if layout.refuses(shape) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: promised by the caller.
+        unsafe { gather(&layout.parameters, params, extra, &mut values) }
+    });
     let length = match gathered {
         Ok(length) => length,
         Err(code) => return code,
@@ -256,5 +294,76 @@ unsafe fn launch(
         m.plain(stream.bits());
         m.bytes(&values[..length]);
     };
-    thread::submit(LAUNCH, symbol, put, |_, _| Ok(()))
+    match flags & COOPERATIVE {
+        0 => thread::submit(LAUNCH, symbol, put, |_, _| Ok(())),
+        // How many blocks run at once depends on more than is known here.
+        _ => thread::call(LAUNCH, symbol, put, |_, _| Ok(())),
+    }
+}
+
+/// The bytes of the parameters of a kernel.
+///
+/// # Safety
+/// As for [`gather`].
+pub unsafe fn gathered(
+    symbol: Symbol,
+    function: CUfunction,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Vec<u8>, CUresult> {
+    let mut values = [0; MOST_BYTES];
+    let layout = layout(symbol, function)?;
+    // SAFETY: promised by the caller.
+    let length = unsafe { gather(&layout.parameters, params, extra, &mut values) }?;
+    Ok(values[..length].to_vec())
+}
+
+fn set_attribute(
+    symbol: Symbol,
+    function: u64,
+    attribute: CUfunction_attribute,
+    value: i32,
+    device: CUdevice,
+) -> CUresult {
+    let code = thread::call(
+        SET_ATTRIBUTE,
+        symbol,
+        |m| {
+            m.plain(function);
+            m.plain(attribute.0);
+            m.plain(value);
+            m.plain(device);
+        },
+        |_, _| Ok(()),
+    );
+    // A launch may ask for more or for less from now on, by any name of the kernel.
+    if let Some(client) = client() {
+        client
+            .layouts
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+    code
+}
+
+/// # Safety
+/// As NVIDIA's reference says.
+pub unsafe extern "C-unwind" fn cuFuncSetAttribute(
+    hfunc: CUfunction,
+    attrib: CUfunction_attribute,
+    value: i32,
+) -> CUresult {
+    set_attribute(Symbol::cuFuncSetAttribute, hfunc.bits(), attrib, value, 0)
+}
+
+/// # Safety
+/// As NVIDIA's reference says.
+pub unsafe extern "C-unwind" fn cuKernelSetAttribute(
+    attrib: CUfunction_attribute,
+    val: i32,
+    kernel: CUkernel,
+    dev: CUdevice,
+) -> CUresult {
+    set_attribute(Symbol::cuKernelSetAttribute, kernel.bits(), attrib, val, dev)
 }

@@ -1,109 +1,195 @@
-//! Copies between the program's memory and the device's, through messages: the path with two copies.
+//! Copies between the program's memory and the device's. The path depends on where the program's memory lies:
+//!
+//! * pinned memory, in the data area: the device reads and writes it by itself (bypass, no copy by a processor);
+//! * other memory in the data area: the driver below copies it once;
+//! * elsewhere, and more than a few bytes: through staging memory in the data area, part by part, two copies;
+//! * small copies, and all where no memory is shared: in messages.
 #![allow(non_snake_case)]
 
-use divvy_abi::*;
+use std::cell::OnceCell;
 
-use super::thread;
+use divvy_abi::*;
+use divvy_ring::data::Extent;
+
+use super::area::{Area, area};
+use super::{TABLE, thread};
 use crate::handle::Word;
-use crate::wire::HEADER_BYTES;
-use crate::wire::by_hand::{ASYNC, FROM_DEVICE, PER_THREAD, TO_DEVICE};
+use crate::wire::by_hand::{ASYNC, COPY, FROM_DEVICE, IS_DEVICE, PER_THREAD, STAGED, TO_AREA, TO_DEVICE};
+use crate::wire::{HEADER_BYTES, Writer};
 
 /// Bytes of a message or an answer that are not the copy's: flags, stream, address, count; codes.
 const OVERHEAD: usize = HEADER_BYTES + 32;
+/// A copy of no more bytes than this travels in messages: a part of the data area would not pay.
+const INLINE_BYTES: usize = 1 << 14;
+/// Bytes of a part of the staging memory: they stay in a processor's cache between the two copies.
+const PART_BYTES: usize = 1 << 18;
+/// Parts of a thread's staging memory. While the server copies one, the program copies the next.
+const PARTS: usize = 4;
 
-/// One stretch of a copy.
-struct Part {
-    at: usize,
-    bytes: usize,
-    last: bool,
-}
-
-/// The parts of a copy of so many bytes. One that is empty has a part all the same: the driver judges the address.
-fn parts(bytes: usize) -> Result<impl Iterator<Item = Part>, CUresult> {
-    let most = thread::capacity()?.saturating_sub(OVERHEAD).max(1);
-    let count = bytes.div_ceil(most).max(1);
-    Ok((0..count).map(move |index| Part {
-        at: index * most,
-        bytes: most.min(bytes - index * most),
-        last: index + 1 == count,
-    }))
-}
-
-/// # Safety
-/// `from` has so many bytes.
-unsafe fn to_device(
+/// One copy between the program's memory and the device's.
+#[derive(Clone, Copy)]
+struct Copy {
     symbol: Symbol,
     flags: u8,
-    to: u64,
-    from: *const c_void,
-    bytes: usize,
     stream: CUstream,
-) -> CUresult {
-    if from.is_null() && bytes != 0 {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    let parts = match parts(bytes) {
-        Ok(parts) => parts,
-        Err(code) => return code,
-    };
-    for part in parts {
-        let put = |m: &mut crate::wire::Writer<'_>| {
-            m.plain(flags);
-            m.plain(stream.bits());
-            m.plain(to.wrapping_add(part.at as u64));
-            // SAFETY: the caller vouches for the bytes, and the part lies among them.
-            unsafe { m.copy(from.cast::<u8>().wrapping_add(part.at), part.bytes) };
-        };
-        // The parts go in order, and the last one tells whether one failed.
-        let code = match part.last {
-            true => thread::call(TO_DEVICE, symbol, put, |_, _| Ok(())),
-            false => thread::submit(TO_DEVICE, symbol, put, |_, _| Ok(())),
-        };
-        if code != CUDA_SUCCESS {
-            return code;
+    device: u64,
+    host: *mut u8,
+    bytes: usize,
+    to_host: bool,
+}
+
+/// A thread's own part of the data area, for copies of memory that lies elsewhere.
+struct Staging {
+    extent: Extent,
+}
+
+thread_local! {
+    static STAGING: OnceCell<Option<Staging>> = const { OnceCell::new() };
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if let Some(area) = area() {
+            area.release(self.extent);
         }
     }
-    CUDA_SUCCESS
 }
 
-/// # Safety
-/// `to` has room for so many bytes.
-unsafe fn from_device(
-    symbol: Symbol,
-    flags: u8,
-    to: *mut c_void,
-    from: u64,
-    bytes: usize,
-    stream: CUstream,
-) -> CUresult {
-    if to.is_null() && bytes != 0 {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    let parts = match parts(bytes) {
-        Ok(parts) => parts,
-        Err(code) => return code,
+/// Where this thread's staging memory begins in the data area. A thread that is ending has none.
+fn staging(area: &Area) -> Option<u64> {
+    let made = || {
+        let extent = area.allocate((PARTS * PART_BYTES) as u64, PART_BYTES as u64)?;
+        Some(Staging { extent })
     };
-    for part in parts {
-        let put = |m: &mut crate::wire::Writer<'_>| {
-            m.plain(flags);
-            m.plain(stream.bits());
-            m.plain(from.wrapping_add(part.at as u64));
-            m.plain(part.bytes as u64);
+    let offset = |cell: &OnceCell<Option<Staging>>| {
+        let staging = cell.get_or_init(made).as_ref();
+        staging.map(|staging| staging.extent.offset)
+    };
+    STAGING.try_with(offset).ok().flatten()
+}
+
+impl Copy {
+    /// Makes it, by the path with the fewest copies.
+    ///
+    /// # Safety
+    /// `host` has so many bytes, to read or to write.
+    unsafe fn make(self) -> CUresult {
+        if self.host.is_null() && self.bytes != 0 {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        let Some(area) = area().filter(|_| self.bytes != 0) else {
+            // SAFETY: promised by the caller.
+            return unsafe { self.inline() };
         };
-        let code = thread::call(FROM_DEVICE, symbol, put, |m, good| {
-            if good {
-                let came = m.bytes(part.bytes)?;
-                let to = to.cast::<u8>().wrapping_add(part.at);
-                // SAFETY: the caller vouches for the room, and the part lies in it.
-                unsafe { std::ptr::copy_nonoverlapping(came.as_ptr(), to, came.len()) };
+        if let Some(offset) = area.offset(self.host.addr(), self.bytes) {
+            return self.shared(offset);
+        }
+        let staging = (self.bytes > INLINE_BYTES).then(|| staging(area)).flatten();
+        // SAFETY: promised by the caller.
+        unsafe {
+            match staging {
+                Some(offset) => self.staged(area, offset),
+                None => self.inline(),
             }
-            Ok(())
-        });
-        if code != CUDA_SUCCESS {
-            return code;
         }
     }
-    CUDA_SUCCESS
+
+    /// The bytes lie in the data area: the server finds them there.
+    fn shared(self, offset: u64) -> CUresult {
+        let to_area = if self.to_host { TO_AREA } else { 0 };
+        let put = |m: &mut Writer<'_>| self.put_area(m, self.flags | to_area, 0, offset, self.bytes);
+        match self.flags & ASYNC {
+            0 => thread::call(COPY, self.symbol, put, |_, _| Ok(())),
+            _ => thread::submit(COPY, self.symbol, put, |_, _| Ok(())),
+        }
+    }
+
+    fn put_area(self, m: &mut Writer<'_>, flags: u8, at: usize, offset: u64, bytes: usize) {
+        m.plain(flags);
+        m.plain(self.stream.bits());
+        m.plain(self.device.wrapping_add(at as u64));
+        m.plain(offset);
+        m.plain(bytes as u64);
+    }
+
+    /// Through the staging memory, part by part.
+    ///
+    /// # Safety
+    /// As of [`Copy::make`].
+    unsafe fn staged(self, area: &Area, staging: u64) -> CUresult {
+        let parts = self.bytes.div_ceil(PART_BYTES);
+        let part = |index: usize| {
+            let at = index * PART_BYTES;
+            let place = staging + (index % PARTS * PART_BYTES) as u64;
+            (at, PART_BYTES.min(self.bytes - at), place)
+        };
+        let to_area = if self.to_host { TO_AREA } else { 0 };
+        thread::pipelined(
+            COPY,
+            parts,
+            PARTS,
+            |index, m| {
+                let (at, bytes, place) = part(index);
+                if !self.to_host {
+                    // SAFETY: the caller vouches for the bytes. The part's place is this thread's, and the server is
+                    // done with it: no more parts are under way than there are places.
+                    unsafe { std::ptr::copy_nonoverlapping(self.host.add(at), area.at(place), bytes) };
+                }
+                self.put_area(m, self.flags | to_area | STAGED, at, place, bytes);
+            },
+            |index, _| {
+                let (at, bytes, place) = part(index);
+                if self.to_host {
+                    // SAFETY: the caller vouches for the room, and the part's place is this thread's until it is used
+                    // again.
+                    unsafe { std::ptr::copy_nonoverlapping(area.at(place), self.host.add(at), bytes) };
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// In messages. A copy of nothing is a message all the same: the driver judges the address.
+    ///
+    /// # Safety
+    /// As of [`Copy::make`].
+    unsafe fn inline(self) -> CUresult {
+        let most = match thread::capacity() {
+            Ok(capacity) => capacity.saturating_sub(OVERHEAD).max(1),
+            Err(code) => return code,
+        };
+        let parts = self.bytes.div_ceil(most).max(1);
+        let part = |index: usize| (index * most, most.min(self.bytes - index * most));
+        let id = if self.to_host { FROM_DEVICE } else { TO_DEVICE };
+        thread::pipelined(
+            id,
+            parts,
+            PARTS,
+            |index, m| {
+                let (at, bytes) = part(index);
+                m.plain(self.flags);
+                m.plain(self.stream.bits());
+                m.plain(self.device.wrapping_add(at as u64));
+                if self.to_host {
+                    m.plain(bytes as u64);
+                } else {
+                    // SAFETY: the caller vouches for the bytes, and the part lies among them.
+                    unsafe { m.copy(self.host.wrapping_add(at), bytes) };
+                }
+            },
+            |index, m| {
+                let (at, bytes) = part(index);
+                if self.to_host {
+                    let came = m.bytes(bytes)?;
+                    // SAFETY: the caller vouches for the room, and the part lies in it.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(came.as_ptr(), self.host.wrapping_add(at), bytes);
+                    }
+                }
+                Ok(())
+            },
+        )
+    }
 }
 
 macro_rules! to_device {
@@ -116,7 +202,10 @@ macro_rules! to_device {
             let stream: &[CUstream] = &[$($stream)?];
             let stream = stream.first().copied().unwrap_or(std::ptr::null_mut());
             // SAFETY: the program vouches for its bytes.
-            unsafe { to_device(Symbol::$name, $flags, to, from, bytes, stream) }
+            unsafe {
+                let (symbol, flags, host) = (Symbol::$name, $flags, from.cast_mut().cast());
+                Copy { symbol, flags, stream, device: to, host, bytes, to_host: false }.make()
+            }
         }
     )*};
 }
@@ -131,7 +220,10 @@ macro_rules! from_device {
             let stream: &[CUstream] = &[$($stream)?];
             let stream = stream.first().copied().unwrap_or(std::ptr::null_mut());
             // SAFETY: the program vouches for its room.
-            unsafe { from_device(Symbol::$name, $flags, to, from, bytes, stream) }
+            unsafe {
+                let (symbol, flags, host) = (Symbol::$name, $flags, to.cast());
+                Copy { symbol, flags, stream, device: from, host, bytes, to_host: true }.make()
+            }
         }
     )*};
 }
@@ -148,4 +240,101 @@ from_device! {
     cuMemcpyDtoH_v2_ptds PER_THREAD, ();
     cuMemcpyDtoHAsync_v2 ASYNC, (stream);
     cuMemcpyDtoHAsync_v2_ptsz ASYNC | PER_THREAD, (stream);
+}
+
+/// Copies between addresses of either kind: which kind each is of decides the copy.
+///
+/// # Safety
+/// As of [`Copy::make`], for an address that is the program's.
+unsafe fn unified(
+    symbol: Symbol,
+    flags: u8,
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CUresult {
+    let [to_device, from_device] = match are_on_device(symbol, [to, from]) {
+        Ok(kinds) => kinds,
+        Err(code) => return code,
+    };
+    let pointer = |address: u64| std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    let copy = |device, host, to_host| Copy {
+        symbol,
+        flags,
+        stream,
+        device,
+        host: pointer(host),
+        bytes,
+        to_host,
+    };
+    // SAFETY: the program vouches for its memory.
+    unsafe {
+        match (to_device, from_device) {
+            (true, false) => copy(to, from, false).make(),
+            (false, true) => copy(from, to, true).make(),
+            (true, true) => match flags {
+                0 => (TABLE.cuMemcpyDtoD_v2)(to, from, bytes),
+                ASYNC => (TABLE.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream),
+                PER_THREAD => (TABLE.cuMemcpyDtoD_v2_ptds)(to, from, bytes),
+                _ => (TABLE.cuMemcpyDtoDAsync_v2_ptsz)(to, from, bytes, stream),
+            },
+            (false, false) => {
+                // Both are the program's. What the stream has to do first is waited for.
+                let code = match flags {
+                    0 | PER_THREAD => CUDA_SUCCESS,
+                    ASYNC => (TABLE.cuStreamSynchronize)(stream),
+                    _ => (TABLE.cuStreamSynchronize_ptsz)(stream),
+                };
+                if code == CUDA_SUCCESS {
+                    std::ptr::copy(pointer(from), pointer(to), bytes);
+                }
+                code
+            }
+        }
+    }
+}
+
+/// Which of these addresses are device memory of this program.
+pub fn are_on_device(symbol: Symbol, addresses: [u64; 2]) -> Result<[bool; 2], CUresult> {
+    let mut kinds = [false; 2];
+    let code = thread::call(
+        IS_DEVICE,
+        symbol,
+        |m| addresses.map(|address| m.plain(address)).into_iter().collect(),
+        |m, good| {
+            if good {
+                kinds = [m.flag()?, m.flag()?];
+            }
+            Ok(())
+        },
+    );
+    // Pinned memory has an address on the device too; here it counts as the program's.
+    let host = |address: u64| area().is_some_and(|area| area.offset(address as usize, 1).is_some());
+    match code {
+        CUDA_SUCCESS => Ok([kinds[0] && !host(addresses[0]), kinds[1] && !host(addresses[1])]),
+        code => Err(code),
+    }
+}
+
+macro_rules! unified {
+    ($($name:ident $flags:expr, ($($stream:ident)?);)*) => {$(
+        /// # Safety
+        /// As NVIDIA's reference says.
+        pub unsafe extern "C-unwind" fn $name(
+            dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, $($stream: CUstream)?
+        ) -> CUresult {
+            let stream: &[CUstream] = &[$($stream)?];
+            let stream = stream.first().copied().unwrap_or(std::ptr::null_mut());
+            // SAFETY: the program vouches for its memory.
+            unsafe { unified(Symbol::$name, $flags, dst, src, bytes, stream) }
+        }
+    )*};
+}
+
+unified! {
+    cuMemcpy 0, ();
+    cuMemcpy_ptds PER_THREAD, ();
+    cuMemcpyAsync ASYNC, (stream);
+    cuMemcpyAsync_ptsz ASYNC | PER_THREAD, (stream);
 }

@@ -4,12 +4,20 @@
 //! thread's first call. Without a connection, and once the server is gone, every call answers
 //! `CUDA_ERROR_DEVICE_UNAVAILABLE`.
 
+mod area;
 mod arguments;
+mod attribute;
+mod callback;
+mod copy3d;
+mod device;
 mod launch;
 mod link;
 mod local;
 mod memcpy;
 mod module;
+mod names;
+mod node;
+mod pinned;
 mod primary;
 mod stubs;
 mod thread;
@@ -26,8 +34,8 @@ use crate::handle::{Id, Kind, Origin};
 pub(crate) use arguments::Count;
 pub use stubs::TABLE;
 
-/// Offset and size of each parameter of a function, in bytes.
-type Layout = Arc<[(u32, u32)]>;
+/// What a launch of a function needs.
+type Layout = Arc<launch::Function>;
 
 /// A process's connection.
 struct Client {
@@ -36,6 +44,8 @@ struct Client {
     objects: AtomicU64,
     /// Where the parameters of functions lie, by the name of the function.
     layouts: RwLock<HashMap<u64, Layout>>,
+    /// The memory that is shared with the server, once it was needed.
+    area: OnceLock<Option<area::Area>>,
     /// Told of a call that the server does not serve.
     unserved: fn(Symbol),
 }
@@ -53,6 +63,7 @@ pub fn connect(connector: Box<dyn Connector>, unserved: fn(Symbol)) -> bool {
         threads: AtomicU32::new(0),
         objects: AtomicU64::new(1),
         layouts: RwLock::default(),
+        area: OnceLock::new(),
         unserved,
     };
     CLIENT.set(client).is_ok()

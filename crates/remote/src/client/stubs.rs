@@ -4,7 +4,10 @@
 use divvy_abi::*;
 
 use super::arguments::*;
-use super::{launch, link, local, memcpy, module, new_name, primary, thread};
+use super::{
+    attribute, callback, copy3d, device, launch, link, local, memcpy, module, names, new_name, node, pinned,
+    primary, thread,
+};
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
 
@@ -159,13 +162,32 @@ driver_roles! { [stubs] }
 
 /// The functions that are written by hand.
 const BY_HAND: Table = implemented! { Table {
-    launch: cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel
+    attribute: cuDeviceGetGraphMemAttribute cuDeviceSetGraphMemAttribute cuMemPoolGetAttribute cuMemPoolSetAttribute
+        cuPointerGetAttribute cuPointerGetAttributes;
+    callback: cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2 cuLaunchHostFunc_v2_ptsz cuStreamAddCallback
+        cuStreamAddCallback_ptsz cuUserObjectCreate;
+    copy3d: cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2
+        cuMemcpy2D_v2_ptds cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3D_v2 cuMemcpy3D_v2_ptds;
+    device: cuDeviceGetAttribute;
+    names: cuFuncGetName cuKernelGetName cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
+        cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz;
+    node: cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode cuGraphAddMemcpyNode
+        cuGraphAddMemsetNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3 cuGraphExecHostNodeSetParams
+        cuGraphExecKernelNodeSetParams cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams
+        cuGraphExecMemsetNodeSetParams cuGraphExecNodeSetParams cuGraphExecUpdate_v2 cuGraphHostNodeGetParams
+        cuGraphHostNodeSetParams cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
+        cuGraphKernelNodeGetParams cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams
+        cuGraphKernelNodeSetParams_v2 cuGraphMemcpyNodeSetParams cuGraphMemsetNodeGetParams cuGraphMemsetNodeSetParams
+        cuGraphNodeSetParams cuGraphNodeSetParams_v2;
+    launch: cuFuncSetAttribute cuKernelSetAttribute cuLaunchCooperativeKernel cuLaunchCooperativeKernel_ptsz cuLaunchKernel
         cuLaunchKernelEx cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz;
     link: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy;
     local: cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2;
-    memcpy: cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
+    memcpy: cuMemcpy cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpy_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
         cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;
     module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;
+    pinned: cuMemAllocHost_v2 cuMemFreeHost cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
+        cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister;
     primary: cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
         cuDevicePrimaryCtxRetain;
 } };

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use divvy_abi::*;
 
-use super::client;
+use super::{callback, client};
 use crate::wire::{HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
 use crate::{Lost, Transport};
 
@@ -29,6 +29,9 @@ const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 /// Runs `body` with this thread's transport, which is opened where there is none.
 fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
+    if callback::runs() {
+        return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
     THREAD
         .try_with(|thread| {
             // A call within a call: from a transport, which is no way to go on.
@@ -97,10 +100,21 @@ impl Thread {
         id: u32,
         put: impl FnOnce(&mut Writer<'_>),
     ) -> Result<(CUresult, CUresult, Reader<'_>), CUresult> {
+        let sequence = self.post(id, put)?;
+        self.take(id, sequence)
+    }
+
+    /// Sends a call, and gives its number.
+    fn post(&mut self, id: u32, put: impl FnOnce(&mut Writer<'_>)) -> Result<u64, CUresult> {
         let length = self.write(id, Sort::Call, put)?;
-        let sent = self.transport.call(&self.message[..length], &mut self.answer);
-        let expected = self.next - 1;
-        let read = sent.map_err(|Lost| Malformed).and_then(|()| {
+        self.lost = self.transport.post(&self.message[..length]).is_err();
+        if self.lost { Err(GONE) } else { Ok(self.next - 1) }
+    }
+
+    /// Waits for the answer to the first call that was sent and whose answer was not taken.
+    fn take(&mut self, id: u32, expected: u64) -> Result<(CUresult, CUresult, Reader<'_>), CUresult> {
+        let taken = self.transport.take(&mut self.answer);
+        let read = taken.map_err(|Lost| Malformed).and_then(|()| {
             let (header, mut body) = Header::read(&self.answer)?;
             if header.sort != Sort::Answer || header.sequence != expected || header.id != id {
                 return Err(Malformed);
@@ -133,6 +147,44 @@ pub fn call(
             (client.unserved)(symbol);
         }
         Ok(if code == CUDA_SUCCESS { late } else { code })
+    });
+    outcome.unwrap_or_else(|code| code)
+}
+
+/// Makes `count` calls of one kind, of which up to `depth` are under way at once: `put` writes the arguments of each, and
+/// `take` reads the answer of each that succeeded. The result is the first failure; calls after it may be made or not.
+pub fn pipelined(
+    id: u32,
+    count: usize,
+    depth: usize,
+    mut put: impl FnMut(usize, &mut Writer<'_>),
+    mut take: impl FnMut(usize, &mut Reader<'_>) -> Result<(), Malformed>,
+) -> CUresult {
+    let outcome = with(|thread| {
+        let first = thread.next;
+        let (mut sent, mut taken) = (0, 0);
+        let mut outcome = CUDA_SUCCESS;
+        while taken < count {
+            if sent < count && sent - taken < depth && outcome == CUDA_SUCCESS {
+                thread.post(id, |m| put(sent, m))?;
+                sent += 1;
+                continue;
+            }
+            if taken == sent {
+                break;
+            }
+            let (code, late, mut body) = thread.take(id, first + taken as u64)?;
+            if code == CUDA_SUCCESS && take(taken, &mut body).is_err() {
+                thread.lost = true;
+                return Err(GONE);
+            }
+            let code = if code == CUDA_SUCCESS { late } else { code };
+            if outcome == CUDA_SUCCESS {
+                outcome = code;
+            }
+            taken += 1;
+        }
+        Ok(outcome)
     });
     outcome.unwrap_or_else(|code| code)
 }

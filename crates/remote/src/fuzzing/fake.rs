@@ -218,6 +218,9 @@ pub static FAKE: Table = Table {
     cuMemcpyDtoH_v2_ptds: from_device,
     cuMemcpyDtoHAsync_v2: from_device_async,
     cuMemcpyDtoHAsync_v2_ptsz: from_device_async,
+    cuMemHostRegister_v2: register,
+    cuMemHostUnregister: unregister,
+    cuMemHostGetDevicePointer_v2: device_pointer,
     cuModuleLoadDataEx: load,
     cuLibraryLoadData: load_library,
     cuDevicePrimaryCtxRetain: retain,
@@ -357,6 +360,30 @@ unsafe extern "C-unwind" fn from_device_async(
     known(stream.bits(), "cuMemcpyDtoHAsync");
     // SAFETY: as above.
     unsafe { from_device(to, from, bytes) }
+}
+
+unsafe extern "C-unwind" fn register(host: *mut c_void, bytes: usize, _: u32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { write(host.cast(), bytes) };
+    if refuses() {
+        CUDA_ERROR_OUT_OF_MEMORY
+    } else {
+        CUDA_SUCCESS
+    }
+}
+
+unsafe extern "C-unwind" fn unregister(_: *mut c_void) -> CUresult {
+    if refuses() {
+        CUDA_ERROR_UNKNOWN
+    } else {
+        CUDA_SUCCESS
+    }
+}
+
+unsafe extern "C-unwind" fn device_pointer(device: *mut CUdeviceptr, _: *mut c_void, _: u32) -> CUresult {
+    // SAFETY: as above.
+    unsafe { give(device, new_memory()) };
+    CUDA_SUCCESS
 }
 
 /// Reads an image as the driver does: to the end that its own header names.

@@ -4,7 +4,9 @@
 mod fake;
 mod generate;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use divvy_ring::Region;
 
 use crate::server::{Quota, Server, Session};
 use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Sort, Writer, by_hand, message, shapes};
@@ -17,6 +19,10 @@ pub const QUOTA: Quota = Quota {
     objects: 64,
     message: 1 << 12,
     image: 1 << 14,
+    area: 1 << 16,
+    pinned: 1 << 15,
+    // An input that waits would wait for ever.
+    callbacks: 0,
 };
 
 /// What an input did.
@@ -40,6 +46,9 @@ pub struct Done {
 pub fn messages(bytes: &[u8]) -> Done {
     fake::reset();
     let server = Server::new(&FAKE, QUOTA);
+    if let Some(region) = region() {
+        server.share(region);
+    }
     let mut done = Done::default();
     let mut session = greeted(&server);
     let mut sequence = 1;
@@ -78,6 +87,18 @@ pub fn messages(bytes: &[u8]) -> Done {
     }
     done.calls = issued();
     done
+}
+
+/// The memory that is shared with the server: one for all inputs.
+fn region() -> Option<&'static Region> {
+    static REGION: OnceLock<Option<Region>> = OnceLock::new();
+    let shape = divvy_ring::Shape {
+        channels: 1,
+        data_bytes: QUOTA.area,
+        ..divvy_ring::Shape::default()
+    };
+    let made = || Region::create(&shape).ok().map(|(region, _)| region);
+    REGION.get_or_init(made).as_ref()
 }
 
 fn greeted(server: &Arc<Server>) -> Session {

@@ -127,6 +127,10 @@ impl Connector for LocalConnector {
         let capacity = connection.region.shape().message_bytes as usize;
         Ok(Box::new(Ring { client, capacity }))
     }
+
+    fn region(&self) -> Option<Region> {
+        Some(self.connection().ok()?.region.clone())
+    }
 }
 
 /// A thread's ring.
@@ -144,7 +148,11 @@ impl Transport for Ring {
         self.client.submit(message).map_err(|_| Lost)
     }
 
-    fn call(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), Lost> {
-        self.client.call(message, answer).map_err(|_| Lost)
+    fn post(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.client.post(message).map_err(|_| Lost)
+    }
+
+    fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {
+        self.client.take(answer).map_err(|_| Lost)
     }
 }

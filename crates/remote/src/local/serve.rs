@@ -36,9 +36,11 @@ fn listen(socket: BorrowedFd<'static>, server: &Arc<Server>, ended: fn(End) -> !
     let shape = Shape {
         channels: CHANNELS,
         message_bytes: server.quota().message as u32,
+        data_bytes: server.quota().area,
         ..Shape::default()
     };
     let (region, fd) = Region::create(&shape).map_err(|_| Errno::NOMEM)?;
+    server.share(&region);
     handshake::greet(socket, fd.as_fd())?;
     drop(fd);
     while let Some(channel) = handshake::announced(socket)? {

@@ -15,6 +15,11 @@ pub struct Used {
 }
 
 impl Used {
+    /// An object with this name, and this handle of the driver.
+    pub fn new(bits: u64, real: u64) -> Self {
+        Self { bits, real }
+    }
+
     /// Its name; nothing for a constant.
     pub fn id(&self) -> Option<Id> {
         Id::from_bits(self.bits)

@@ -37,19 +37,87 @@ pub fn layout(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         call.answer.plain(*offset);
         call.answer.plain(*size);
     }
+    for limit in limits(call.driver, function) {
+        call.answer.plain(limit);
+    }
     Ok(CUDA_SUCCESS)
 }
 
-/// A launch: flags, function, grid, block, shared bytes, stream, then the parameters' bytes.
-pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
-    let flags: u8 = call.message.plain()?;
-    let function = call.handle(Kind::Function)?;
-    let mut shape = [0_u32; 7];
-    for number in &mut shape {
-        *number = call.message.plain()?;
+/// What a launch of a kernel may ask for: blocks and threads in each direction, threads of a block, bytes of dynamic shared
+/// memory. What the driver below does not tell is not limited here.
+fn limits(driver: &Table, function: Used) -> [u32; 8] {
+    let mut limits = [u32::MAX; 8];
+    let mut device = 0;
+    // SAFETY: the driver writes one number to memory of ours.
+    if unsafe { (driver.cuCtxGetDevice)(&raw mut device) } != CUDA_SUCCESS {
+        return limits;
     }
-    let stream = call.handle(Kind::Stream)?;
-    let bytes = call.message.rest();
+    let of_device = |attribute| {
+        let mut value = 0;
+        // SAFETY: as above.
+        let code = unsafe { (driver.cuDeviceGetAttribute)(&raw mut value, attribute, device) };
+        (code == CUDA_SUCCESS).then_some(value)
+    };
+    let kernel = function.id().is_some_and(|id| id.kind() == Kind::Kernel);
+    let of_function = |attribute| {
+        let mut value = 0;
+        // SAFETY: as above, and the handle is the driver's.
+        let code = unsafe {
+            match kernel {
+                true => {
+                    let kernel = Word::from_bits(function.real);
+                    (driver.cuKernelGetAttribute)(&raw mut value, attribute, kernel, device)
+                }
+                false => {
+                    (driver.cuFuncGetAttribute)(&raw mut value, attribute, Word::from_bits(function.real))
+                }
+            }
+        };
+        (code == CUDA_SUCCESS).then_some(value)
+    };
+    let sizes = [
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z,
+    ];
+    for (limit, attribute) in limits.iter_mut().zip(sizes) {
+        *limit = of_device(attribute).map_or(u32::MAX, |value| value.max(0) as u32);
+    }
+    limits[6] =
+        of_function(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).map_or(u32::MAX, |value| value.max(0) as u32);
+    let by_default = of_device(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)
+        .zip(of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES))
+        .map(|(all, own)| all - own);
+    let opted_in = of_function(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+    limits[7] = by_default.zip(opted_in).map_or(u32::MAX, |(default, opted_in)| {
+        default.max(opted_in).max(0) as u32
+    });
+    limits
+}
+
+/// Sets an attribute of a kernel: the function, the attribute, the value, the device.
+pub fn set_attribute(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let function = call.handle(Kind::Function)?;
+    let attribute = CUfunction_attribute(call.message.plain()?);
+    let (value, device): (i32, CUdevice) = (call.message.plain()?, call.message.plain()?);
+    call.message.end()?;
+    // SAFETY: the handle is the driver's.
+    Ok(unsafe {
+        match function.id().map(Id::kind) {
+            Some(Kind::Kernel) => {
+                let kernel = Word::from_bits(function.real);
+                (call.driver.cuKernelSetAttribute)(attribute, value, kernel, device)
+            }
+            _ => (call.driver.cuFuncSetAttribute)(Word::from_bits(function.real), attribute, value),
+        }
+    })
+}
+
+/// The list of pointers to a kernel's parameters, whose values are these bytes.
+pub fn list(call: &mut Call<'_>, function: Used, bytes: &[u8]) -> Result<*mut *mut c_void, Stop> {
     let layout = of(call, function)?;
     if bytes.len() < layout.bytes() {
         return Err(Stop::Code(CUDA_ERROR_INVALID_VALUE));
@@ -63,10 +131,23 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         *place = (first + u64::from(*offset)).to_le_bytes();
     }
     let base = call.arena.base();
-    let parameters = match layout.0.is_empty() {
+    Ok(match layout.0.is_empty() {
         true => std::ptr::null_mut(),
         false => list.pointer(base),
-    };
+    })
+}
+
+/// A launch: flags, function, grid, block, shared bytes, stream, then the parameters' bytes.
+pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let flags: u8 = call.message.plain()?;
+    let function = call.handle(Kind::Function)?;
+    let mut shape = [0_u32; 7];
+    for number in &mut shape {
+        *number = call.message.plain()?;
+    }
+    let stream = call.handle(Kind::Stream)?;
+    let bytes = call.message.rest();
+    let parameters = list(call, function, bytes)?;
     let [x, y, z, width, height, depth, shared] = shape;
     let (driver, stream) = (call.driver, Word::from_bits(stream.real));
     let f = Word::from_bits(function.real);
@@ -91,7 +172,7 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
 }
 
 /// The layout of a function, which the driver is asked for once.
-fn of(call: &Call<'_>, function: Used) -> Result<Arc<Layout>, Stop> {
+pub fn of(call: &Call<'_>, function: Used) -> Result<Arc<Layout>, Stop> {
     let id = function.id().ok_or(Stop::Code(CUDA_ERROR_INVALID_HANDLE))?;
     if let Some(known) = call.server.tables().layouts.get(&id) {
         return Ok(Arc::clone(known));

@@ -1,10 +1,11 @@
-//! Copies between the program's memory and the device's: the bytes travel in the messages.
+//! Copies between the program's memory and the device's: the bytes travel in the messages, or lie in the data area.
 
 use divvy_abi::*;
 
+use super::area::count;
 use super::{Call, Stop};
 use crate::handle::{Kind, Word};
-use crate::wire::by_hand::{ASYNC, PER_THREAD};
+use crate::wire::by_hand::{ASYNC, PER_THREAD, STAGED, TO_AREA};
 
 /// Bytes of the program for device memory: flags, stream, address, then the bytes.
 pub fn to_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {
@@ -18,6 +19,7 @@ pub fn to_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     if flags & ASYNC != 0 {
         refuse_capture(call, stream, flags)?;
     }
+    count(&call.server.traffic.inline, bytes.len() as u64);
     // SAFETY: the message holds the bytes, and the device memory is the program's. A copy from memory that is not pinned
     // has read it when the call returns.
     Ok(unsafe {
@@ -62,9 +64,83 @@ pub fn from_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         }
     };
     if code == CUDA_SUCCESS {
+        count(&call.server.traffic.inline, bytes as u64);
         call.answer.bytes(call.arena.read(spot));
     }
     Ok(code)
+}
+
+/// A copy between the data area and the device: flags, stream, address on the device, offset in the area, how many bytes.
+pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let flags: u8 = call.message.plain()?;
+    let stream = call.handle(Kind::Stream)?;
+    let device: u64 = call.message.plain()?;
+    let (offset, length): (u64, u64) = (call.message.plain()?, call.message.plain()?);
+    call.message.end()?;
+    if flags & !(ASYNC | PER_THREAD | TO_AREA | STAGED) != 0 {
+        return Err(Stop::Malformed);
+    }
+    call.within(device, length)?;
+    let host = call.shared(offset, length)?;
+    let (driver, stream, bytes) = (call.driver, Word::from_bits(stream.real), length as usize);
+    let staged = flags & STAGED != 0;
+    if flags & ASYNC != 0 && staged {
+        refuse_capture(call, stream, flags)?;
+    }
+    let traffic = &call.server.traffic;
+    let pinned = call
+        .server
+        .area
+        .get()
+        .is_some_and(|area| area.is_pinned(offset, length));
+    count(
+        match (staged, pinned) {
+            (true, _) => &traffic.staged,
+            (false, false) => &traffic.shared,
+            (false, true) => &traffic.bypass,
+        },
+        length,
+    );
+    // SAFETY: both memories are the program's, and stay as long as this process. What is staged is waited for, since the
+    // program takes it from the area at once.
+    Ok(unsafe {
+        match flags & !STAGED {
+            0 => (driver.cuMemcpyHtoD_v2)(device, host, bytes),
+            PER_THREAD => (driver.cuMemcpyHtoD_v2_ptds)(device, host, bytes),
+            ASYNC => (driver.cuMemcpyHtoDAsync_v2)(device, host, bytes, stream),
+            3 => (driver.cuMemcpyHtoDAsync_v2_ptsz)(device, host, bytes, stream),
+            TO_AREA => (driver.cuMemcpyDtoH_v2)(host, device, bytes),
+            5 => waited((driver.cuMemcpyDtoHAsync_v2)(host, device, bytes, stream), || {
+                if staged {
+                    (driver.cuStreamSynchronize)(stream)
+                } else {
+                    CUDA_SUCCESS
+                }
+            }),
+            6 => (driver.cuMemcpyDtoH_v2_ptds)(host, device, bytes),
+            _ => waited(
+                (driver.cuMemcpyDtoHAsync_v2_ptsz)(host, device, bytes, stream),
+                || {
+                    if staged {
+                        (driver.cuStreamSynchronize_ptsz)(stream)
+                    } else {
+                        CUDA_SUCCESS
+                    }
+                },
+            ),
+        }
+    })
+}
+
+/// Which of two addresses lie in device memory of the program: a byte for each, 0 or 1.
+pub fn is_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let addresses: [u64; 2] = [call.message.plain()?, call.message.plain()?];
+    call.message.end()?;
+    let tables = call.server.tables();
+    for address in addresses {
+        call.answer.flag(address != 0 && tables.ranges.hold(address, 1));
+    }
+    Ok(CUDA_SUCCESS)
 }
 
 fn waited(code: CUresult, wait: impl FnOnce() -> CUresult) -> CUresult {
@@ -72,7 +148,7 @@ fn waited(code: CUresult, wait: impl FnOnce() -> CUresult) -> CUresult {
 }
 
 /// A captured copy is made at each launch of the graph, from memory that would be gone by then.
-fn refuse_capture(call: &Call<'_>, stream: CUstream, flags: u8) -> Result<(), Stop> {
+pub fn refuse_capture(call: &Call<'_>, stream: CUstream, flags: u8) -> Result<(), Stop> {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let ask = match flags & PER_THREAD {
         0 => call.driver.cuStreamIsCapturing,

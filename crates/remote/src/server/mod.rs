@@ -5,24 +5,35 @@
 //! every length is compared with what is there. A message that is none ends the connection ([`Malformed`]); one that
 //! asks for what is not there gets CUDA's code for that.
 
+mod area;
 mod arena;
 mod arguments;
+mod attribute;
+mod callback;
+mod copy3d;
+mod device;
 mod dispatch;
 mod launch;
 mod link;
 mod memcpy;
 mod module;
+mod names;
+mod node;
 mod objects;
+mod pinned;
 mod primary;
 mod ranges;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use divvy_abi::*;
+use divvy_ring::Region;
 
 use crate::handle::{Id, Kind};
 use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer, by_hand};
+pub use area::Traffic;
+use area::{Area, Counters};
 use arena::Arena;
 use objects::Objects;
 use ranges::Ranges;
@@ -36,6 +47,12 @@ pub struct Quota {
     pub message: usize,
     /// Bytes of the largest image.
     pub image: usize,
+    /// Bytes of the data area. It takes memory only where it is used.
+    pub area: u64,
+    /// Bytes of the data area that the device below has pinned.
+    pub pinned: u64,
+    /// Threads of the program that wait for functions which the device's work calls.
+    pub callbacks: usize,
 }
 
 impl Default for Quota {
@@ -44,6 +61,9 @@ impl Default for Quota {
             objects: 1 << 20,
             message: 1 << 20,
             image: 1 << 30,
+            area: 1 << 36,
+            pinned: 1 << 34,
+            callbacks: 1,
         }
     }
 }
@@ -118,6 +138,10 @@ pub struct Server {
     tables: Mutex<Tables>,
     /// What linkers need. It is held for a whole call: the driver uses a linker's memory in each of its calls.
     linkers: Mutex<link::Linkers>,
+    /// The memory that is shared with the program.
+    area: OnceLock<Area>,
+    traffic: Counters,
+    callbacks: Arc<callback::Callbacks>,
     /// Told of the id of each call that is not known.
     unknown: fn(u32),
 }
@@ -144,8 +168,21 @@ impl Server {
                 layouts: HashMap::new(),
             }),
             linkers: Mutex::default(),
+            area: OnceLock::new(),
+            traffic: Counters::default(),
+            callbacks: Arc::default(),
             unknown,
         })
+    }
+
+    /// Serves calls that name memory of this region's data area too. Only the first region counts.
+    pub fn share(&self, region: &Region) {
+        let _first = self.area.set(Area::new(region.clone()));
+    }
+
+    /// Bytes that were copied between the program's memory and the device's until now, by path.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic.read()
     }
 
     /// The server's half for one thread of the program. Its calls are to be made on one thread here, which has the
@@ -314,6 +351,29 @@ impl Call<'_> {
             by_hand::LAUNCH => launch::launch(self),
             by_hand::TO_DEVICE => memcpy::to_device(self),
             by_hand::FROM_DEVICE => memcpy::from_device(self),
+            by_hand::COPY => memcpy::copy(self),
+            by_hand::IS_DEVICE => memcpy::is_device(self),
+            by_hand::COPY_BOX => copy3d::copy(self),
+            by_hand::HOST_FUNCTION => callback::launch(self),
+            by_hand::CALLBACK_WAIT => callback::wait(self),
+            by_hand::USER_OBJECT => callback::user_object(self),
+            by_hand::NODE_ADD => node::add(self),
+            by_hand::NODE_SET => node::set(self),
+            by_hand::EXEC_NODE_SET => node::set_in_exec(self),
+            by_hand::NODE_GET => node::get(self),
+            by_hand::INSTANTIATE => node::instantiate(self),
+            by_hand::EXEC_UPDATE => node::update(self),
+            by_hand::POINTER => attribute::pointer(self),
+            by_hand::POOL_GET => attribute::get_pool(self),
+            by_hand::POOL_SET => attribute::set_pool(self),
+            by_hand::GRAPH_MEMORY_GET => attribute::get_graph_memory(self),
+            by_hand::GRAPH_MEMORY_SET => attribute::set_graph_memory(self),
+            by_hand::DEVICE_ATTRIBUTES => device::attributes(self),
+            by_hand::SET_ATTRIBUTE => launch::set_attribute(self),
+            by_hand::NAME => names::name(self),
+            by_hand::CAPTURE => names::capture(self),
+            by_hand::PIN => pinned::pin(self),
+            by_hand::UNPIN => pinned::unpin(self),
             by_hand::PRIMARY_RETAIN => primary::retain(self),
             by_hand::PRIMARY_RELEASE => primary::release(self),
             by_hand::PRIMARY_RESET => primary::reset(self),

@@ -3,6 +3,7 @@
 //! Numbers are little endian, structures are as C lays them out, and nothing is aligned. A message has no part that is
 //! longer than itself: a reader takes what is there, or says [`Malformed`].
 
+pub mod attribute;
 mod header;
 mod hello;
 pub mod message;
@@ -37,6 +38,22 @@ pub mod by_hand {
     pub const ASYNC: u8 = 1;
     /// Of a copy or a launch: the default stream is the thread's own.
     pub const PER_THREAD: u8 = 2;
+    /// Of a copy between the data area and the device: to the data area.
+    pub const TO_AREA: u8 = 4;
+    /// Of such a copy: the bytes are on their way from or to other memory of the program.
+    pub const STAGED: u8 = 8;
+    /// What a function of the program is: the work of a stream or of a graph's node.
+    pub const CALLBACK_FUNCTION: u8 = 0;
+    /// The same, told of the stream and its status.
+    pub const CALLBACK_STREAM: u8 = 1;
+    /// The destructor of a user object: nothing waits for it.
+    pub const CALLBACK_DESTROY: u8 = 2;
+    /// Where one side of a copy lies: at an address of the device.
+    pub const PLACE_DEVICE: u8 = 0;
+    /// In an array.
+    pub const PLACE_ARRAY: u8 = 1;
+    /// At an offset in the data area.
+    pub const PLACE_AREA: u8 = 2;
     /// Of a launch: all blocks run at once.
     pub const COOPERATIVE: u8 = 1;
 
@@ -66,13 +83,59 @@ pub mod by_hand {
         /// Ends a linker.
         LINK_DESTROY "link.destroy/1";
         /// Where a kernel's parameters lie.
-        LAYOUT "kernel.layout/1";
+        LAYOUT "kernel.layout/2";
+        /// Sets an attribute of a kernel.
+        SET_ATTRIBUTE "kernel.set-attribute/1";
+        /// A kernel's name.
+        NAME "kernel.name/1";
+        /// All attributes of a device.
+        DEVICE_ATTRIBUTES "device.attributes/1";
+        /// Has a stream call a function of the program.
+        HOST_FUNCTION "callback.launch/1";
+        /// Waits for a function of the program to run.
+        CALLBACK_WAIT "callback.wait/1";
+        /// A user object.
+        USER_OBJECT "callback.user-object/1";
+        /// Adds a node to a graph.
+        NODE_ADD "graph.node-add/1";
+        /// Sets a node's parameters.
+        NODE_SET "graph.node-set/1";
+        /// Sets them in an executable graph.
+        EXEC_NODE_SET "graph.exec-node-set/1";
+        /// A node's parameters.
+        NODE_GET "graph.node-get/1";
+        /// Makes an executable graph.
+        INSTANTIATE "graph.instantiate/1";
+        /// Updates an executable graph.
+        EXEC_UPDATE "graph.exec-update/1";
+        /// What a stream captures.
+        CAPTURE "stream.capture/1";
+        /// An attribute of an address.
+        POINTER "pointer.attribute/1";
+        /// An attribute of a memory pool.
+        POOL_GET "pool.get/1";
+        /// Sets one.
+        POOL_SET "pool.set/1";
+        /// An attribute of the memory of graphs.
+        GRAPH_MEMORY_GET "graph-memory.get/1";
+        /// Sets one.
+        GRAPH_MEMORY_SET "graph-memory.set/1";
+        /// A copy of rows or boxes.
+        COPY_BOX "memory.copy-box/1";
         /// Launches a kernel.
         LAUNCH "kernel.launch/1";
         /// Bytes for device memory.
         TO_DEVICE "memory.to-device/1";
         /// Bytes of device memory.
         FROM_DEVICE "memory.from-device/1";
+        /// A copy between the data area and the device.
+        COPY "memory.copy/1";
+        /// Which of these addresses lie in device memory of the program.
+        IS_DEVICE "memory.is-device/1";
+        /// Makes a part of the data area pinned memory.
+        PIN "host.pin/1";
+        /// Ends that.
+        UNPIN "host.unpin/1";
         /// A device's primary context.
         PRIMARY_RETAIN "primary.retain/1";
         /// Gives it back.

@@ -6,6 +6,7 @@
     reason = "each test file uses its own part"
 )]
 
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -14,6 +15,7 @@ use divvy_abi::*;
 use divvy_remote::server::{Quota, Server};
 use divvy_remote::wire::Printed;
 use divvy_remote::{Connector, Lost, Transport};
+use divvy_ring::{Backing, Region, Shape};
 use tempfile::TempDir;
 
 /// Calls an entry point of the client and gives its result.
@@ -57,6 +59,7 @@ pub struct InProcess {
     pub server: Arc<Server>,
     pub counts: Arc<Counts>,
     pub message: usize,
+    pub region: Option<Region>,
 }
 
 struct Channels {
@@ -88,6 +91,10 @@ impl Connector for InProcess {
             message: self.message,
         }))
     }
+
+    fn region(&self) -> Option<Region> {
+        self.region.clone()
+    }
 }
 
 impl Channels {
@@ -112,8 +119,11 @@ impl Transport for Channels {
         self.send(message, false)
     }
 
-    fn call(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), Lost> {
-        self.send(message, true)?;
+    fn post(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.send(message, true)
+    }
+
+    fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {
         *answer = self.from.recv().map_err(|_| Lost)?;
         Ok(())
     }
@@ -133,11 +143,30 @@ pub static EMULATED: Table = divvy_emulator::TABLE;
 
 /// Connects this process to a server.
 pub fn connect_to(server: Arc<Server>, message: usize) -> (Arc<Server>, Arc<Counts>) {
+    connect_by(server, message, None)
+}
+
+/// The same, with shared memory between the two sides: two mappings, as two processes have.
+pub fn connect_shared(quota: Quota) -> (Arc<Server>, Arc<Counts>) {
+    let shape = Shape {
+        channels: 1,
+        data_bytes: quota.area,
+        ..Shape::default()
+    };
+    let (ours, fd) = Region::create(&shape).unwrap();
+    let theirs = Region::attach(fd.as_fd(), Backing::Sealed).unwrap();
+    let server = Server::new(&EMULATED, quota);
+    server.share(&ours);
+    connect_by(server, quota.message, Some(theirs))
+}
+
+fn connect_by(server: Arc<Server>, message: usize, region: Option<Region>) -> (Arc<Server>, Arc<Counts>) {
     let counts = Arc::new(Counts::default());
     let connector = InProcess {
         server: Arc::clone(&server),
         counts: Arc::clone(&counts),
         message,
+        region,
     };
     assert!(divvy_remote::client::connect(Box::new(connector), |_| {}));
     (server, counts)

@@ -1,6 +1,5 @@
-//! `cargo xtask bench remote`: what the ring between a program and the worker that has its device costs. It reads round
-//! trips, messages without a reply, and bandwidth. Beside each stands what the machine itself needs, in the same run: a
-//! bare word that two processes spin on, a bare futex that two sleepers wake each other by, and memcpy.
+//! What the ring costs. Beside each figure stands what the machine itself needs, in the same run: a bare word that two
+//! processes spin on, a bare futex that two sleepers wake each other by, and memcpy.
 //!
 //! The two sides are two processes, each pinned to a processor.
 
@@ -9,25 +8,12 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use divvy_bench::statistics::median;
 use divvy_ring::doorbell::{Doorbell, Futex};
 use divvy_ring::{Backing, Client, Limits, Peer, Region, Shape};
 use rustix::thread::CpuSet;
 
-/// Nanoseconds and bytes per second of the ring
-#[derive(Parser)]
-struct Args {
-    /// Measuring rounds for each figure
-    #[arg(long, default_value_t = 51)]
-    rounds: usize,
-    /// Calls or messages in each round
-    #[arg(long, default_value_t = 2000)]
-    calls: u32,
-    /// The processors that the bench may use.
-    #[arg(skip = CpuSet::new())]
-    allowed: CpuSet,
-}
+use crate::Args;
 
 /// One figure: the median of all rounds, and the best round.
 #[derive(Clone, Copy)]
@@ -267,23 +253,22 @@ fn bandwidth(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn main() -> anyhow::Result<()> {
-    let mut args = Args::parse();
-    args.allowed = rustix::thread::sched_getaffinity(None)?;
+/// All figures of the ring.
+pub fn run(args: &Args) -> anyhow::Result<()> {
     pin(Side::Client, &args.allowed);
     println!("{:<58}{:>15}{:>15}", "", "median", "best round");
-    show("a bare word and back, both sides spinning", bare(&args, false)?);
+    show("a bare word and back, both sides spinning", bare(args, false)?);
     show(
         "call of an empty message, both sides spinning",
-        round_trip(&args, ALWAYS)?,
+        round_trip(args, ALWAYS)?,
     );
-    show("a bare futex and back, both sides sleeping", bare(&args, true)?);
+    show("a bare futex and back, both sides sleeping", bare(args, true)?);
     show(
         "call of an empty message, both sides sleeping",
-        round_trip(&args, Duration::ZERO)?,
+        round_trip(args, Duration::ZERO)?,
     );
     for bytes in [0, 64, 256] {
-        show(&format!("submit of {bytes} bytes"), submit(&args, bytes)?);
+        show(&format!("submit of {bytes} bytes"), submit(args, bytes)?);
     }
-    bandwidth(&args)
+    bandwidth(args)
 }

@@ -1,0 +1,71 @@
+//! A device's attributes: all come in one answer, and stay.
+#![allow(non_snake_case)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use divvy_abi::*;
+
+use super::thread;
+use crate::wire::Malformed;
+use crate::wire::by_hand::DEVICE_ATTRIBUTES;
+
+type Attributes = Arc<BTreeMap<u32, i32>>;
+
+static KNOWN: RwLock<Option<HashMap<CUdevice, Attributes>>> = RwLock::new(None);
+
+fn attributes(device: CUdevice) -> Result<Attributes, CUresult> {
+    let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(attributes) = known.as_ref().and_then(|known| known.get(&device)) {
+        return Ok(Arc::clone(attributes));
+    }
+    drop(known);
+    let mut came = BTreeMap::new();
+    let code = thread::call(
+        DEVICE_ATTRIBUTES,
+        Symbol::cuDeviceGetAttribute,
+        |m| m.plain(device),
+        |m, good| {
+            if good {
+                let (pairs, _) = m.list(8)?.ok_or(Malformed)?.as_chunks::<8>();
+                for [a, b, c, d, e, f, g, h] in pairs {
+                    came.insert(
+                        u32::from_le_bytes([*a, *b, *c, *d]),
+                        i32::from_le_bytes([*e, *f, *g, *h]),
+                    );
+                }
+            }
+            Ok(())
+        },
+    );
+    if code != CUDA_SUCCESS {
+        return Err(code);
+    }
+    let attributes: Attributes = Arc::new(came);
+    let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
+    known
+        .get_or_insert_default()
+        .insert(device, Arc::clone(&attributes));
+    Ok(attributes)
+}
+
+/// # Safety
+/// As NVIDIA's reference says.
+pub unsafe extern "C-unwind" fn cuDeviceGetAttribute(
+    pi: *mut i32,
+    attrib: CUdevice_attribute,
+    dev: CUdevice,
+) -> CUresult {
+    if pi.is_null() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let value = attributes(dev).and_then(|all| all.get(&attrib.0).copied().ok_or(CUDA_ERROR_INVALID_VALUE));
+    match value {
+        Ok(value) => {
+            // SAFETY: the program vouches for its pointer, which is not null.
+            unsafe { pi.write(value) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}

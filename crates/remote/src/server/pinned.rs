@@ -1,0 +1,105 @@
+//! Pinned memory: parts of the data area that the driver below registers, so that the device reaches them by itself.
+
+use divvy_abi::*;
+use divvy_ring::PAGE;
+
+use super::area::{Area, Pinned};
+use super::{Call, Stop};
+
+/// Makes a part of the data area pinned memory: its offset, its length, and the flags of cuMemHostRegister. The answer is
+/// its address on the device, or 0 where the driver below pins no more: then its bytes are copied once.
+pub fn pin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let (offset, bytes): (u64, u64) = (call.message.plain()?, call.message.plain()?);
+    let flags: u32 = call.message.plain()?;
+    call.message.end()?;
+    let pages = offset.is_multiple_of(PAGE as u64) && bytes.is_multiple_of(PAGE as u64) && bytes != 0;
+    let address = call.shared(offset, bytes)?;
+    let area = call.server.area.get().filter(|_| pages);
+    let area = area.ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))?;
+    let mut all = area.pinned();
+    let end = offset + bytes;
+    let overlaps = all
+        .range(..end)
+        .next_back()
+        .is_some_and(|(start, part)| start + part.bytes > offset);
+    if overlaps {
+        return Ok(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    if all.len() >= call.server.quota.objects {
+        return Ok(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    let held: u64 = all
+        .values()
+        .filter(|part| part.device != 0)
+        .map(|part| part.bytes)
+        .sum();
+    let mut device = 0;
+    if held + bytes <= call.server.quota.pinned {
+        // SAFETY: the range is of the data area, which stays mapped as long as this process lives.
+        let code = unsafe { registered(call.driver, address, bytes as usize, flags, &mut device) };
+        match code {
+            CUDA_SUCCESS => call.server.tables().ranges.insert(device, bytes, None),
+            // It stays memory of the program, and copies of it pass through the driver's own.
+            CUDA_ERROR_OUT_OF_MEMORY | CUDA_ERROR_NOT_SUPPORTED | CUDA_ERROR_NOT_PERMITTED => device = 0,
+            code => return Ok(code),
+        }
+    }
+    all.insert(offset, Pinned { bytes, device });
+    call.answer.plain(device);
+    Ok(CUDA_SUCCESS)
+}
+
+/// Registers memory, and asks for its address on the device.
+///
+/// # Safety
+/// The memory stays mapped until it is no longer registered.
+unsafe fn registered(
+    driver: &Table,
+    address: *mut c_void,
+    bytes: usize,
+    flags: u32,
+    device: &mut CUdeviceptr,
+) -> CUresult {
+    // SAFETY: the caller vouches for the memory; the driver writes one address to memory of ours.
+    unsafe {
+        let code = (driver.cuMemHostRegister_v2)(address, bytes, flags | CU_MEMHOSTREGISTER_DEVICEMAP);
+        if code != CUDA_SUCCESS {
+            return code;
+        }
+        let code = (driver.cuMemHostGetDevicePointer_v2)(device, address, 0);
+        if code != CUDA_SUCCESS {
+            (driver.cuMemHostUnregister)(address);
+        }
+        code
+    }
+}
+
+/// Ends it: its offset. The driver below waits for what the device does with it.
+pub fn unpin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let offset: u64 = call.message.plain()?;
+    call.message.end()?;
+    let area = call.server.area.get();
+    let known = area.and_then(|area| Some((area, *area.pinned().get(&offset)?)));
+    let Some((area, part)) = known else {
+        return Ok(CUDA_ERROR_INVALID_VALUE);
+    };
+    let address = call.shared(offset, part.bytes)?;
+    if part.device != 0 {
+        // SAFETY: it was registered at this address. The context that it went with may be gone, and then it is too.
+        let code = unsafe { (call.driver.cuMemHostUnregister)(address) };
+        let gone = matches!(
+            code,
+            CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED | CUDA_ERROR_INVALID_VALUE
+        );
+        if !gone {
+            return Ok(code);
+        }
+        call.server.tables().ranges.remove(part.device);
+    }
+    forget(area, offset);
+    Ok(CUDA_SUCCESS)
+}
+
+fn forget(area: &Area, offset: u64) {
+    area.pinned().remove(&offset);
+}
