@@ -35,7 +35,7 @@ pub(crate) const KEEP_SOCKET: &str = "keep.sock";
 const STAGES: &str = "stages";
 use crate::start::trust::check_run_dir;
 
-/// The function that makes the command that calls [`crate::keep`] for a slice of a run directory.
+/// The function that makes the command that calls [`crate::keep()`] for a slice of a run directory.
 pub type KeepCommand = fn(&RunDir, &str) -> Command;
 
 /// A run directory that exists and is safe to use.
