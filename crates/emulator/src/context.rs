@@ -1,8 +1,9 @@
 //! Contexts: an address space, streams, and whether it has failed.
 
 use crate::Result;
-use crate::device_heap::DeviceHeap;
+use crate::device_heap::{DEFAULT_BYTES, DeviceHeap};
 use crate::handle;
+use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::memory::registry::Addresses;
 use crate::order::{Order, StreamId, StreamKind};
 use crate::print::PrintBuffer;
@@ -91,6 +92,24 @@ impl Context {
             uses: AtomicU32::new(1),
             next_stream: AtomicU64::new(1),
             memory: Mutex::new(memory),
+        })
+    }
+
+    /// Memory for a kernel's `malloc`: None where the context's heap has not so many bytes.
+    pub fn allocate(&self, bytes: u64) -> Option<u64> {
+        self.heap.allocate(bytes, || {
+            let size = self.limit(CU_LIMIT_MALLOC_HEAP_SIZE.0).unwrap_or(DEFAULT_BYTES) as u64;
+            let extent = self.device.heap.take(size).ok()?;
+            let memory = Arc::new(Allocation::new(
+                extent.address(),
+                size,
+                Kind::Global,
+                self.handle,
+                self.device.ordinal,
+                Backing::Device(Arc::new(extent)),
+            ));
+            self.addresses.live.insert(Arc::clone(&memory)).ok()?;
+            Some(memory)
         })
     }
 

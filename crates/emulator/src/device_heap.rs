@@ -3,9 +3,7 @@
 //! It has the size of CU_LIMIT_MALLOC_HEAP_SIZE and is charged to the device when a kernel first asks for memory. What a
 //! kernel took stays taken until a kernel of the context frees it.
 
-use crate::context::Context;
-use crate::memory::allocation::{Allocation, Backing, Kind};
-use divvy_abi::CU_LIMIT_MALLOC_HEAP_SIZE;
+use crate::memory::allocation::Allocation;
 use divvy_device::memory::free_list::FreeList;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,36 +25,23 @@ struct Heap {
 }
 
 impl Heap {
-    fn new(context: &Context) -> Option<Heap> {
-        let set = context
-            .limit(CU_LIMIT_MALLOC_HEAP_SIZE.0)
-            .unwrap_or(DEFAULT_BYTES);
-        let bytes = (set as u64).checked_next_multiple_of(ALIGN)?.max(ALIGN);
-        let extent = context.device.heap.take(bytes).ok()?;
-        let memory = Arc::new(Allocation::new(
-            extent.address(),
-            bytes,
-            Kind::Global,
-            context.handle,
-            context.device.ordinal,
-            Backing::Device(Arc::new(extent)),
-        ));
-        context.addresses.live.insert(Arc::clone(&memory)).ok()?;
-        Some(Heap {
+    fn of(memory: Arc<Allocation>) -> Heap {
+        Heap {
+            free: FreeList::new(memory.bytes - memory.bytes % ALIGN),
             memory,
-            free: FreeList::new(bytes),
             taken: HashMap::new(),
-        })
+        }
     }
 }
 
 impl DeviceHeap {
-    /// The address of so many bytes; None where the heap has not as many.
-    pub fn allocate(&self, context: &Context, bytes: u64) -> Option<u64> {
+    /// The address of so many bytes; None where the heap has not as many. `memory` gives the heap its own when it is
+    /// first used.
+    pub fn allocate(&self, bytes: u64, memory: impl FnOnce() -> Option<Arc<Allocation>>) -> Option<u64> {
         let bytes = bytes.checked_next_multiple_of(ALIGN)?;
         let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if heap.is_none() {
-            *heap = Heap::new(context);
+            *heap = memory().map(Heap::of);
         }
         let heap = heap.as_mut()?;
         let offset = heap.free.take(bytes)?;

@@ -229,7 +229,7 @@ impl AddressSpace for View<'_> {
     }
 
     fn allocate(&self, bytes: u64) -> Option<u64> {
-        self.context.heap.allocate(self.context, bytes)
+        self.context.allocate(bytes)
     }
 
     fn free(&self, address: u64) -> bool {

@@ -4,6 +4,7 @@ use super::{B, C, D, Decoded, Decoder, E, Home, Refusal, V};
 use crate::code::Const;
 use crate::engine::atomics;
 use crate::engine::control::nop;
+use crate::engine::ctx::SITES;
 use crate::engine::memory::{self, load, param_load, param_store, store};
 use crate::inst::Exec;
 use crate::parse::ast::Operand;
@@ -52,7 +53,7 @@ impl<'a> Decoder<'_, 'a> {
 
     /// Where the next memory instruction remembers its last range.
     fn site(&mut self) -> u32 {
-        let site = self.code.sites % memory::SITES as u32;
+        let site = self.code.sites % SITES as u32;
         self.code.sites = self.code.sites.wrapping_add(1);
         site << memory::SITE_SHIFT
     }

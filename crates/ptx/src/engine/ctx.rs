@@ -5,7 +5,6 @@
 //! u32 with a bit per lane.
 
 use super::launch::LaunchState;
-use super::memory::SITES;
 use crate::error::Access;
 use std::ops::Range;
 
@@ -40,6 +39,8 @@ lane! {
 /// Lanes handled together: one AVX2 register of 32-bit lanes.
 pub(crate) const CHUNK: usize = 8;
 pub(crate) const CHUNKS: usize = 4;
+/// Places to remember a range of memory in. Memory instructions are numbered round, so that few of a kernel's share one.
+pub(crate) const SITES: usize = 32;
 /// Every lane.
 pub(crate) const FULL: u32 = u32::MAX;
 

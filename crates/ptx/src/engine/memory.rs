@@ -1,7 +1,7 @@
 //! Loads and stores. Addresses are resolved to host addresses lane by lane, checked against the ranges that the space
 //! grants, and only then touched.
 
-use super::ctx::{CHUNK, CHUNKS, Ctx, Lane, Stop};
+use super::ctx::{CHUNK, CHUNKS, Ctx, Lane, SITES, Stop};
 use super::survey::{extent, halves32, pattern32, pattern64};
 use crate::error::Access;
 use crate::inst::{Flow, Inst, vectorised};
@@ -27,8 +27,6 @@ pub(crate) const POLL: u32 = 32;
 pub(crate) const COUNT_SHIFT: u32 = 8;
 /// Where the instruction's last range is remembered: the bits of `aux` from here.
 pub(crate) const SITE_SHIFT: u32 = 16;
-/// Places for ranges. Memory instructions are numbered round, so that few of a kernel's share one.
-pub(crate) const SITES: usize = 32;
 /// Ranges that a worker remembers besides, for all instructions.
 const KNOWN: usize = 32;
 
