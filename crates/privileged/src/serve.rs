@@ -12,7 +12,7 @@ use rustix::net::{SocketFlags, accept_with};
 use crate::answer::{Answer, Refusal};
 use crate::channel::{Channel, inherited};
 use crate::request::Request;
-use crate::rules::{Rules, perform};
+use crate::rules::{Rules, perform_with};
 
 /// An agent has two connections; while one of its is replaced, there are more for a moment.
 const MOST: usize = 4;
@@ -75,13 +75,11 @@ pub fn listen(listener: &OwnedFd, rules: &Rules) -> io::Result<()> {
 /// Answers until the other side hangs up, or sends a message that is not understood.
 fn answer_all(channel: &Channel, rules: &Rules) {
     while let Ok(Some(received)) = channel.receive() {
-        // A descriptor that comes with a request is not used.
-        drop(received.descriptor);
         let Ok((number, request)) = Request::decode(&received.bytes) else {
             let _gone = channel.send(&Answer::Refused(Refusal::Malformed).encode(0), None);
             return;
         };
-        let (answer, descriptor) = perform(&request, rules);
+        let (answer, descriptor) = perform_with(&request, received.descriptor, rules);
         if let Answer::Refused(why) = &answer {
             say(&request, *why);
         }

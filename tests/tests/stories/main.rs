@@ -14,6 +14,7 @@ mod containers;
 mod day;
 mod death;
 mod devices;
+mod enforced;
 mod engines;
 mod examples;
 // The suite that `attacks` names is the other one, which is to be quick.
