@@ -172,8 +172,10 @@ fn filters(below: Below) -> Result<[BpfProgram; 2], BackendError> {
     allowed.insert(libc::SYS_clone, vec![masked(0, flags, thread)?]);
     let own = u64::from(std::process::id());
     allowed.insert(libc::SYS_tgkill, one_of(0, &[own])?);
-    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME].map(|name| u64::from(name.unsigned_abs()));
-    allowed.insert(libc::SYS_prctl, one_of(0, &[names[0], names[1], SET_VMA])?);
+    let asked = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_NO_NEW_PRIVS];
+    let mut asked = asked.map(|what| u64::from(what.unsigned_abs())).to_vec();
+    asked.push(SET_VMA);
+    allowed.insert(libc::SYS_prctl, one_of(0, &asked)?);
     // The limits of itself, to read.
     allowed.insert(
         libc::SYS_prlimit64,
