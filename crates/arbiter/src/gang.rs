@@ -6,27 +6,43 @@
 //! that is free early up to the time at which the last should be, and then takes all. So the first claim of all is
 //! always active, and every claim's turn comes. There is no deadlock, and no starvation by smaller gangs that overlap
 //! in turns.
+//!
+//! Claims of latency-critical gangs with budget are urgent: they go before the best effort, take devices from it at
+//! once, and come in the order of their deadlines with single urgent tenants. While another urgent tenant keeps one of
+//! their devices, the best effort may use the others. A gang with a share whose claim waits far longer than its share
+//! allows becomes urgent too. Otherwise urgent gangs that are never all gone at one time would keep it from running.
 
 use crate::arbiter::Arbiter;
-use crate::tenant::{Claim, ClaimKey, Place};
+use crate::tenant::{ActiveClaim, Claim, ClaimKey, Lease, Place};
 use crate::virtual_time::VirtualTime;
 use crate::{FOREVER, Nanos};
 
+/// A claim becomes urgent after so many times the time in which its gang's share of a device makes a quantum.
+const WAITS_AT_MOST: u64 = 4;
+/// So many claims behind the first one of a device are looked at for one that may go before it.
+const LOOK_AHEAD: usize = 8;
+
 impl Arbiter {
-    /// Puts a claim on all devices of a gang. `rank` 0 goes before 1.
-    pub(crate) fn claim(&mut self, i: usize, rank: u8) {
+    /// Puts a claim on all devices of a gang: an urgent one where there is a deadline.
+    pub(crate) fn claim(&mut self, i: usize, deadline: Option<Nanos>) {
         self.leave_queues(i);
         self.claims += 1;
         let time = self.tenant(i).gang_time.max(self.gang_floor);
         self.tenant_mut(i).gang_time = time;
         let key = ClaimKey {
-            rank,
+            rank: u8::from(deadline.is_none()),
+            deadline: deadline.unwrap_or(0),
             time,
             number: self.claims,
         };
+        let since = self.clock.now();
         let tenant = self.tenant_mut(i);
         tenant.place = Place::Claiming;
-        tenant.claim = Some(Claim { key, target: None });
+        tenant.claim = Some(Claim {
+            key,
+            since,
+            target: None,
+        });
         for h in 0..self.tenant(i).leaseholders.len() {
             let d = self.device_of(i, h);
             self.devices[d].claims.insert((key, i));
@@ -56,7 +72,7 @@ impl Arbiter {
             }
             let leaseholders = &self.tenant(i).leaseholders;
             if (0..leaseholders.len()).all(|h| leaseholders[h].device == d || self.due_at(i, h)) {
-                self.claim(i, 1);
+                self.claim(i, None);
             } else if let Some(turn) = turn {
                 self.let_pass(i, d, turn);
             }
@@ -114,9 +130,33 @@ impl Arbiter {
         }
     }
 
-    /// The gang with the active claim to a device, and when its last device should be free: 0 for a gang that no tenant
-    /// may keep waiting.
-    pub(crate) fn active_claim(&mut self, d: usize) -> Option<(usize, Nanos)> {
+    /// When a claim of best effort becomes urgent: once its gang waited several times as long as a quantum takes to
+    /// accrue at its share. A weight is promised nothing, and waits.
+    pub(crate) fn urgent_at(&self, i: usize) -> Option<Nanos> {
+        let tenant = self.tenant(i);
+        let claim = tenant.claim.filter(|claim| !claim.is_urgent())?;
+        let accrues = tenant.terms.share()?.accrues(self.quantum(i));
+        Some(claim.since.saturating_add(accrues.saturating_mul(WAITS_AT_MOST)))
+    }
+
+    /// The alarm of a gang whose claim waits: a new period has brought it budget, or it has waited too long.
+    pub(crate) fn tick_claiming(&mut self, i: usize) {
+        let now = self.clock.now();
+        let due = self.urgent_at(i).is_some_and(|at| at <= now);
+        let waits = self.tenant(i).claim.is_some_and(|claim| !claim.is_urgent());
+        let budget = self.tenant_mut(i).server.as_mut().and_then(|server| {
+            server.replenish(now);
+            (server.budget() > 0).then(|| server.deadline())
+        });
+        match budget {
+            Some(deadline) if waits => self.claim(i, Some(deadline)),
+            _ if due => self.claim(i, Some(now)),
+            _ => {}
+        }
+    }
+
+    /// The active claim to a device.
+    pub(crate) fn active_claim(&mut self, d: usize) -> Option<ActiveClaim> {
         let &(key, i) = self.devices[d].claims.first()?;
         let first_everywhere = |leaseholder: &crate::tenant::Leaseholder| {
             self.devices[leaseholder.device].claims.first() == Some(&(key, i))
@@ -124,15 +164,51 @@ impl Arbiter {
         if !self.tenant(i).leaseholders.iter().all(first_everywhere) {
             return None;
         }
-        if key.rank == 0 {
-            return Some((i, 0));
-        }
         let claim = self.tenant(i).claim?;
-        let target = match claim.target {
-            Some(target) => target,
-            None => self.set_target(i),
+        let deadline = claim.is_urgent().then_some(key.deadline);
+        let target = match (deadline, claim.target) {
+            (Some(deadline), _) => self.urgent_target(i, deadline),
+            (None, Some(target)) => target,
+            (None, None) => self.set_target(i),
         };
-        Some((i, target))
+        Some(ActiveClaim {
+            gang: i,
+            deadline,
+            target,
+        })
+    }
+
+    /// When the devices of an urgent gang should be free: now, but for those of urgent tenants with earlier deadlines.
+    fn urgent_target(&self, i: usize, deadline: Nanos) -> Nanos {
+        let now = self.clock.now();
+        let ends = self.tenant(i).leaseholders.iter().map(|leaseholder| {
+            let holder = self.devices[leaseholder.device].holder;
+            match holder.and_then(|holder| self.tenant(holder).lease) {
+                Some(lease) if lease.urgent && lease.deadline <= deadline => self.end_of(&lease),
+                _ => now,
+            }
+        });
+        ends.max().unwrap_or(now)
+    }
+
+    fn end_of(&self, lease: &Lease) -> Nanos {
+        match lease.until {
+            FOREVER => lease.since.saturating_add(self.settings.quantum),
+            until => until,
+        }
+    }
+
+    /// What an urgent gang waits for changed: its devices are looked at again.
+    pub(crate) fn mark_urgent_claim(&mut self, d: usize) {
+        let Some(&(key, gang)) = self.devices[d].claims.first() else {
+            return;
+        };
+        if key.rank == 0 {
+            for h in 0..self.tenant(gang).leaseholders.len() {
+                let d = self.device_of(gang, h);
+                self.mark(d);
+            }
+        }
     }
 
     fn set_target(&mut self, i: usize) -> Nanos {
@@ -144,12 +220,7 @@ impl Arbiter {
                 .holder
                 .and_then(|holder| self.tenant(holder).lease)
             {
-                let end = if lease.until == FOREVER {
-                    lease.since.saturating_add(self.settings.quantum)
-                } else {
-                    lease.until
-                };
-                target = target.max(end);
+                target = target.max(self.end_of(&lease));
             }
             self.mark(d);
         }
@@ -166,5 +237,32 @@ impl Arbiter {
             device.holder.is_none() && device.draining.is_none()
         };
         self.tenant(i).leaseholders.iter().all(free)
+    }
+
+    /// A gang behind the first claim of a device that may use all of its own meanwhile, and until when.
+    pub(crate) fn backfill_gang(&mut self, d: usize) -> Option<(usize, Nanos)> {
+        let now = self.clock.now();
+        let gangs: Vec<usize> = self.devices[d]
+            .claims
+            .iter()
+            .skip(1)
+            .take(LOOK_AHEAD)
+            .map(|&(_, gang)| gang)
+            .collect();
+        for gang in gangs {
+            if !self.all_free(gang) || self.urgent_before(gang) {
+                continue;
+            }
+            let mut horizon = FOREVER;
+            for h in 0..self.tenant(gang).leaseholders.len() {
+                let d = self.device_of(gang, h);
+                let claim = self.active_claim(d).filter(|claim| claim.gang != gang);
+                horizon = horizon.min(claim.map_or(FOREVER, |claim| claim.target));
+            }
+            if horizon >= now.saturating_add(self.settings.least_backfill) {
+                return Some((gang, horizon));
+            }
+        }
+        None
     }
 }

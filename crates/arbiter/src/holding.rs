@@ -2,7 +2,7 @@
 
 use crate::arbiter::Arbiter;
 use crate::decision::Decision;
-use crate::tenant::{Held, Lease, Place};
+use crate::tenant::{Claim, Held, Lease, Place};
 use crate::{DeviceId, FOREVER, Nanos};
 
 /// An expected launch is waited for at most so many times as long because others are stuck on the device.
@@ -15,11 +15,13 @@ impl Arbiter {
     /// Gives a tenant all its devices, which are free, until `horizon` at most.
     pub(crate) fn grant(&mut self, i: usize, horizon: Nanos) {
         let now = self.clock.now();
-        let urgent = match self.tenant(i).place {
-            Place::Urgent => true,
-            Place::Claiming => self.tenant(i).claim.is_some_and(|claim| claim.key.rank == 0),
-            _ => false,
+        let claim = self.tenant(i).claim.filter(Claim::is_urgent);
+        let deadline = match self.tenant(i).place {
+            Place::Urgent => Some(self.tenant(i).urgent_by),
+            Place::Claiming => claim.map(|claim| claim.key.deadline),
+            _ => None,
         };
+        let urgent = deadline.is_some();
         if let Some(claim) = self.tenant(i).claim {
             self.gang_floor = self.gang_floor.max(claim.key.time);
         }
@@ -44,6 +46,7 @@ impl Arbiter {
             since: now,
             until: until.min(horizon),
             urgent,
+            deadline: deadline.unwrap_or(FOREVER),
             ending: false,
             told: false,
         });
@@ -60,6 +63,7 @@ impl Arbiter {
             {
                 claim.target = None;
             }
+            self.mark_urgent_claim(d);
         }
         self.tell(i);
         self.rearm(i);
@@ -301,7 +305,8 @@ impl Arbiter {
                 self.leave_queues(i);
                 self.enter(i);
             }
-            Place::Away | Place::Urgent | Place::Claiming | Place::Stuck => {}
+            Place::Claiming => self.tick_claiming(i),
+            Place::Away | Place::Urgent | Place::Stuck => {}
         }
         self.rearm(i);
     }
@@ -321,6 +326,11 @@ impl Arbiter {
                         lease.until = until;
                     }
                     self.tell(i);
+                    // Others may use the rest of an urgent gang's devices for as long.
+                    for h in 0..self.tenant(i).leaseholders.len() {
+                        let d = self.device_of(i, h);
+                        self.mark_urgent_claim(d);
+                    }
                 }
                 _ => {
                     if let Some(lease) = &mut self.tenant_mut(i).lease {
@@ -378,6 +388,12 @@ impl Arbiter {
                 tokens.or(budget).map(|at| at.max(now + 1))
             }
             (Place::Queued, _) => tenant.server.map(|server| server.deadline().max(now + 1)),
+            (Place::Claiming, _) => {
+                let waits = tenant.claim.is_some_and(|claim| !claim.is_urgent());
+                let budget = tenant.server.filter(|_| waits).map(|server| server.deadline());
+                let next = [budget, self.urgent_at(i)].into_iter().flatten().min();
+                next.map(|at| at.max(now + 1))
+            }
             _ => None,
         };
         let old = std::mem::replace(&mut self.tenant_mut(i).timer, next);

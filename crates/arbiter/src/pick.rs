@@ -1,7 +1,7 @@
 //! Which tenant's turn it is on a device, and which must give way.
 
 use crate::arbiter::Arbiter;
-use crate::tenant::Place;
+use crate::tenant::{Claim, Place};
 use crate::virtual_time::VirtualTime;
 use crate::{FOREVER, Nanos};
 
@@ -27,7 +27,10 @@ impl Arbiter {
 
     /// Gives a free device to the tenant whose turn it is.
     fn pick(&mut self, d: usize) {
-        if let Some(&(_, i)) = self.devices[d].urgent.first() {
+        let urgent = self.devices[d].urgent.first().copied();
+        if let Some((deadline, i)) = urgent
+            && !self.claimed_before(d, deadline)
+        {
             self.grant(i, FOREVER);
             return;
         }
@@ -36,30 +39,54 @@ impl Arbiter {
         }
         self.claim_due(d, None);
         let mut horizon = FOREVER;
-        if let Some((gang, target)) = self.active_claim(d) {
-            if self.all_free(gang) && !self.urgent_on_devices_of(gang) {
-                self.grant(gang, FOREVER);
+        if let Some(claim) = self.active_claim(d) {
+            if self.all_free(claim.gang) && !self.urgent_before(claim.gang) {
+                self.grant(claim.gang, FOREVER);
                 return;
             }
-            if target < self.clock.now().saturating_add(self.settings.least_backfill) {
+            if claim.deadline.is_some() {
+                self.mark_holders(claim.gang);
+            }
+            if claim.target < self.clock.now().saturating_add(self.settings.least_backfill) {
                 return;
             }
-            horizon = target;
+            horizon = claim.target;
         }
-        if let Some(&(_, i)) = self.devices[d].ready.first() {
+        if let Some((_, i)) = urgent {
+            self.grant(i, horizon);
+        } else if let Some((gang, horizon)) = self.backfill_gang(d) {
+            self.grant(gang, horizon);
+        } else if let Some(&(_, i)) = self.devices[d].ready.first() {
             self.grant(i, horizon);
         }
     }
 
-    /// Whether a gang without urgency would take a device that a latency-critical tenant waits for.
-    fn urgent_on_devices_of(&self, gang: usize) -> bool {
+    /// Whether an urgent gang's claim to a device goes before an urgent tenant with this deadline.
+    fn claimed_before(&mut self, d: usize, deadline: Nanos) -> bool {
+        self.active_claim(d)
+            .and_then(|claim| claim.deadline)
+            .is_some_and(|gangs| gangs < deadline)
+    }
+
+    /// Whether urgent tenants that go before a gang wait for one of its devices.
+    pub(crate) fn urgent_before(&self, gang: usize) -> bool {
         let tenant = self.tenant(gang);
-        let rank = tenant.claim.map_or(1, |claim| claim.key.rank);
-        rank > 0
-            && tenant
-                .leaseholders
-                .iter()
-                .any(|leaseholder| !self.devices[leaseholder.device].urgent.is_empty())
+        let urgent = tenant.claim.filter(Claim::is_urgent);
+        let before = |deadline: Nanos| urgent.is_none_or(|claim| deadline <= claim.key.deadline);
+        tenant.leaseholders.iter().any(|leaseholder| {
+            let first = self.devices[leaseholder.device].urgent.first();
+            first.is_some_and(|&(deadline, _)| before(deadline))
+        })
+    }
+
+    /// An urgent gang waits for the last of its devices: their holders are pressed.
+    fn mark_holders(&mut self, gang: usize) {
+        for h in 0..self.tenant(gang).leaseholders.len() {
+            let d = self.device_of(gang, h);
+            if self.devices[d].holder.is_some() {
+                self.mark(d);
+            }
+        }
     }
 
     /// Makes a holder give way where another tenant's claim is better now.
@@ -73,13 +100,19 @@ impl Arbiter {
         }
         let urgent = self.devices[d].urgent.first().map(|&(deadline, _)| deadline);
         let claim = self.active_claim(d);
-        // A gang with budget does not wait for the best effort either.
-        let overrides = urgent.is_some_and(|deadline| !lease.urgent || deadline < self.deadline_of(holder))
-            || (claim.is_some_and(|(_, target)| target == 0) && !lease.urgent);
-        if overrides {
+        let before = |deadline: Nanos| !lease.urgent || deadline < lease.deadline;
+        // A gang with budget does not wait for the best effort either. But it gains nothing from a device before its
+        // others are free.
+        let for_gang = claim
+            .filter(|claim| claim.deadline.is_some_and(before))
+            .map(|claim| claim.target.max(now));
+        if urgent.is_some_and(before) {
             self.stop(holder, now);
-            if urgent.is_some() {
-                self.hand_over(d, holder);
+            self.hand_over(d, holder);
+        } else if let Some(end) = for_gang {
+            if end < lease.until {
+                self.settle(holder);
+                self.stop(holder, end);
             }
         } else if lease.until == FOREVER && (claim.is_some() || self.contended(holder)) {
             self.settle(holder);
@@ -102,10 +135,6 @@ impl Arbiter {
         device.holder = None;
         device.draining = Some(holder);
         self.mark(d);
-    }
-
-    fn deadline_of(&self, i: usize) -> Nanos {
-        self.tenant(i).server.map_or(FOREVER, |server| server.deadline())
     }
 
     /// A best-effort tenant that wakes with a clearly better claim does not wait for the end of the holder's quantum.
@@ -193,10 +222,14 @@ impl Arbiter {
         let left = lease.until.saturating_sub(now);
         let budget = self.tenant(i).server.map_or(0, |server| server.budget());
         let urgent = budget > left;
+        let deadline = match self.tenant(i).server {
+            Some(server) if urgent => server.deadline(),
+            _ => FOREVER,
+        };
         for h in 0..self.tenant(i).leaseholders.len() {
             let (d, pace) = (self.device_of(i, h), self.pace(i, h));
-            if let Some(&(deadline, _)) = self.devices[d].urgent.first()
-                && (!urgent || deadline < self.deadline_of(i))
+            if let Some(&(other, _)) = self.devices[d].urgent.first()
+                && (!urgent || other < deadline)
             {
                 return None;
             }
@@ -204,13 +237,13 @@ impl Arbiter {
             if !urgent {
                 self.claim_due(d, Some(reached));
             }
-            if let Some((_, target)) = self.active_claim(d)
-                && !(urgent && target > 0)
+            if let Some(claim) = self.active_claim(d)
+                && (!urgent || claim.deadline.is_some_and(|other| other < deadline))
             {
-                if target < lease.until.saturating_add(self.settings.least_backfill) {
+                if claim.target < lease.until.saturating_add(self.settings.least_backfill) {
                     return None;
                 }
-                horizon = horizon.min(target);
+                horizon = horizon.min(claim.target);
             }
             if let Some(&(time, _)) = self.devices[d].ready.first()
                 && !urgent
@@ -220,7 +253,7 @@ impl Arbiter {
             }
         }
         if let Some(lease) = &mut self.tenant_mut(i).lease {
-            lease.urgent = urgent;
+            (lease.urgent, lease.deadline) = (urgent, deadline);
         }
         self.allowed(i, lease.until, urgent)
             .map(|until| until.min(horizon))

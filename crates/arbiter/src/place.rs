@@ -66,12 +66,12 @@ impl Arbiter {
     }
 
     fn enter_urgent(&mut self, i: usize) {
+        let deadline = self.tenant(i).server.map_or(FOREVER, |server| server.deadline());
         if self.tenant(i).is_gang() {
-            self.claim(i, 0);
+            self.claim(i, Some(deadline));
             return;
         }
         let tenant = self.tenant_mut(i);
-        let deadline = tenant.server.map_or(FOREVER, |server| server.deadline());
         tenant.place = Place::Urgent;
         tenant.urgent_by = deadline;
         let d = tenant.leaseholders[0].device;

@@ -64,19 +64,24 @@ pub(crate) struct Lease {
     pub epoch: u64,
     pub since: Nanos,
     pub until: Nanos,
-    /// Granted from a server's budget.
+    /// Granted from a server's budget, or to a gang that waited too long.
     pub urgent: bool,
+    /// By when an urgent one was to run; later deadlines do not take its devices.
+    pub deadline: Nanos,
     /// It will not be renewed.
     pub ending: bool,
     /// It was reported as overdue.
     pub told: bool,
 }
 
-/// Order among the claims of gangs: latency-critical ones first, then by virtual time. It is one order for all devices.
-/// With an order for each device, three gangs could wait for each other in a ring.
+/// Order among the claims of gangs: urgent ones first, by their deadline, then the others, by virtual time. It is one
+/// order for all devices. With an order for each device, three gangs could wait for each other in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimKey {
+    /// 0: urgent; 1: best effort.
     pub rank: u8,
+    /// Of an urgent one; otherwise 0.
+    pub deadline: Nanos,
     pub time: VirtualTime,
     pub number: u64,
 }
@@ -85,8 +90,25 @@ pub(crate) struct ClaimKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     pub key: ClaimKey,
-    /// When the last of its devices should be free; known once the claim is first on all of them.
+    pub since: Nanos,
+    /// When the last of its devices should be free; known once a claim of best effort is first on all of them.
     pub target: Option<Nanos>,
+}
+
+impl Claim {
+    pub fn is_urgent(&self) -> bool {
+        self.key.rank == 0
+    }
+}
+
+/// A claim that is the first on each of its gang's devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ActiveClaim {
+    pub gang: usize,
+    /// Of an urgent one.
+    pub deadline: Option<Nanos>,
+    /// When the last of its devices should be free.
+    pub target: Nanos,
 }
 
 #[derive(Clone, Debug)]

@@ -24,6 +24,12 @@ impl Share {
     pub fn of(self, duration: Nanos) -> Nanos {
         (u128::from(duration) * u128::from(self.0) / u128::from(Self::WHOLE.0)) as Nanos
     }
+
+    /// In how long this share of the device makes `time`, rounded up.
+    pub(crate) fn accrues(self, time: Nanos) -> Nanos {
+        let long = (u128::from(time) * u128::from(Self::WHOLE.0)).div_ceil(u128::from(self.0));
+        Nanos::try_from(long).unwrap_or(Nanos::MAX)
+    }
 }
 
 /// What a tenant's part of the device is reckoned from.
