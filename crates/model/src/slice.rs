@@ -420,7 +420,7 @@ pub struct ContainerRecord {
 }
 
 impl SliceRecord {
-    /// The user to whom its pages and its device are given: that of its workers where it has some, else its own.
+    /// The user that gets its pages and its device: that of its workers where it has some, else its own.
     #[must_use]
     pub fn device_uid(&self) -> u32 {
         self.worker.as_ref().map_or(self.uid, |worker| worker.uid)
