@@ -67,6 +67,11 @@ impl Host {
             .prefix("divvy-")
             .tempdir()
             .expect("a temporary folder");
+        if !level().is_empty() {
+            // Workers of another user reach sockets in it.
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(folder.path(), mode).expect("a folder");
+        }
         Self {
             folder: Folder::Own(folder),
             devices: Some(specification.into()),
@@ -120,17 +125,17 @@ impl Host {
         command
     }
 
-    /// `divvy run --memory MEMORY -- PROGRAM`, to which the caller may add the program's arguments.
+    /// `divvy run --memory MEMORY -- PROGRAM` on the isolation level that `DIVVY_TEST_ISOLATION` names, to which the caller may add the program's arguments.
     pub fn run(&self, memory: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = self.divvy(["run", "--memory", memory, "--"]);
-        command.arg(program);
+        let mut command = self.divvy(["run", "--memory", memory]);
+        command.args(level()).arg("--").arg(program);
         command
     }
 
     /// A probe in a slice called `name`, waited for until it has its device open.
     pub fn probe(&self, name: &str, memory: &str) -> Tenant {
-        let mut command = self.divvy(["run", "--name", name, "--memory", memory, "--"]);
-        command.arg(crate::clients::probe());
+        let mut command = self.divvy(["run", "--name", name, "--memory", memory]);
+        command.args(level()).arg("--").arg(crate::clients::probe());
         Tenant::start(command)
     }
 
@@ -205,6 +210,14 @@ impl Host {
             (!processes::is_alive(agents[0])).then_some(())
         });
     }
+}
+
+/// The words that choose the isolation level of scenarios' programs: none, or those of `DIVVY_TEST_ISOLATION`. So the same
+/// scenarios run again on another level.
+fn level() -> Vec<String> {
+    let named = std::env::var("DIVVY_TEST_ISOLATION").ok();
+    let named = named.filter(|level| !level.is_empty());
+    named.map_or_else(Vec::new, |level| vec!["--isolation".to_owned(), level])
 }
 
 impl Default for Host {

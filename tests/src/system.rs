@@ -186,9 +186,16 @@ impl System {
                 let path = entry.path();
                 let is_wanted = path.is_file()
                     && (path.extension().is_some_and(|kind| kind == "so")
-                        || ["divvy", "probe", "attacker", "divvy-helper", "older-kernel"]
-                            .iter()
-                            .any(|name| path.ends_with(name)));
+                        || [
+                            "divvy",
+                            "divvy-worker",
+                            "probe",
+                            "attacker",
+                            "divvy-helper",
+                            "older-kernel",
+                        ]
+                        .iter()
+                        .any(|name| path.ends_with(name)));
                 if is_wanted {
                     fs::copy(&path, own.join(entry.file_name())).expect("copied");
                 }

@@ -29,6 +29,7 @@ use crate::life::page_servers::PageServers;
 use crate::life::records::stored;
 use crate::life::resize::Resizing;
 use crate::life::slice::Slice;
+use crate::life::workers::Workers;
 use crate::lookout::audit::MemoryAudit;
 use crate::lookout::bypass::audit::Auditor;
 use crate::lookout::bypass::reported::Reports;
@@ -269,6 +270,12 @@ impl Daemon {
             grants: grants.clone(),
             keep,
             keeping: Locks::default(),
+            workers: Arc::new(Workers {
+                run: run.clone(),
+                state: state.clone(),
+                journal: journal.clone(),
+                starting: Locks::default(),
+            }),
             said_at: Mutex::new(None),
         });
         let adoption = Arc::new(Adoption {

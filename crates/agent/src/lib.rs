@@ -54,7 +54,7 @@ pub use admission::owner::{Owner, owner, system_owner};
 pub use daemon::Daemon;
 pub use keep::keep;
 pub use launch::client::Client;
-pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers};
+pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers, stage_for_others};
 pub use launch::supervise::{Watch, exit_code, hold_back_file_size, let_go};
 pub use life::container;
 pub use life::names::REFUSED;

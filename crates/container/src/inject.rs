@@ -115,7 +115,8 @@ pub fn over_libraries(file: &Path, name: &str) -> Vec<Mount> {
         .collect()
 }
 
-/// The mounts of a slice: the limiter, the slice's socket, the driver below.
+/// The mounts of a slice: the limiter, the slice's socket, the driver below. Of a slice with workers: the split driver and
+/// the slice's socket, and no driver.
 #[must_use]
 pub fn mounts(parts: &Parts) -> Vec<Mount> {
     let mut mounts = vec![
@@ -123,12 +124,18 @@ pub fn mounts(parts: &Parts) -> Vec<Mount> {
         data(&parts.socket, SLICE),
         data(&parts.preload, PRELOAD),
     ];
-    for name in ["libcuda.so", "libnvidia-ml.so"] {
+    let names = ["libcuda.so", "libnvidia-ml.so"];
+    for name in match parts.below {
+        // The split driver has no NVML.
+        Below::Worker => &names[..1],
+        _ => &names,
+    } {
         let file = parts.limiter_files.join(format!("{name}.1"));
         mounts.extend(over_libraries(&file, &format!("{name}.1")));
         mounts.extend(over_libraries(&file, name));
     }
     match &parts.below {
+        Below::Worker => {}
         Below::Folder(folder) => mounts.push(bind(folder, BELOW)),
         Below::Driver(cuda) => {
             mounts.push(bind(cuda, &format!("{BELOW}/libcuda.so.1")));

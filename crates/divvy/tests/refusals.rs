@@ -155,7 +155,7 @@ fn run_directories_that_cannot_be_used() {
 #[test]
 fn what_cannot_be_enforced_is_refused_or_counted() {
     let host = Host::new();
-    let (_, said) = run_refused(&host, &["--memory", "1GiB", "--isolation", "enforced"]);
+    let (_, said) = run_refused(&host, &["--memory", "1GiB", "--isolation", "vm"]);
     assert!(said.contains("error[D0022]"), "{said}");
 
     let output = host.finish(&[
@@ -163,7 +163,7 @@ fn what_cannot_be_enforced_is_refused_or_counted() {
         "--memory",
         "1GiB",
         "--isolation",
-        "enforced",
+        "vm",
         "--policy",
         "best-effort",
         "--",
@@ -171,7 +171,7 @@ fn what_cannot_be_enforced_is_refused_or_counted() {
     ]);
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("not enforced: the `enforced` isolation"), "{said}");
+    assert!(said.contains("not enforced: the `vm` isolation"), "{said}");
     assert_eq!(host.json(&["agent", "status"])["bypass_total"], 1);
 
     // A compute share holds, and nothing is said of it.

@@ -159,7 +159,7 @@ codes! {
     62 Attach ACT "the slice's pages could not be handed over"
         "The page server of a slice (its `divvy run`) and the agent pass the pages through a socket in the slice's directory, and one of them failed."
     63 Annotation ACT "a pod's annotations mean nothing"
-        "A pod asks for a slice by divvy.dev/memory, /compute, /device or /slice, which is for all its containers together, and for one container by memory.divvy.dev/container.NAME and the like. An annotation of divvy.dev that Divvy does not know is refused, because a limit that is misspelt must not be none; so is a mount over the places where the limiter lies."
+        "A pod asks for a slice by divvy.dev/memory, /compute, /device, /isolation or /slice, which is for all its containers together, and for one container by memory.divvy.dev/container.NAME and the like. An annotation of divvy.dev that Divvy does not know is refused, because a limit that is misspelt must not be none; so is a mount over the places where the limiter lies."
     64 Overuse ACT "a process took more than its slice has"
         "The slice is supervised: what the device's driver says of its processes counts, whatever they say themselves. It held more than its limit for over a second, so the process that took the memory was ended, as under a cgroup's limit. `divvy run` ends with 137 (128 and SIGKILL's number) where that was its program. `--on-overuse freeze` or `report` ends nothing. `divvy explain isolation` compares the levels."
     66 BelowLeast PERMISSION "less isolation than this host's minimum"

@@ -33,7 +33,7 @@ impl Isolation {
             Self::Supervised => {
                 "a burst of a second at most; faults and side channels of the shared device itself"
             }
-            Self::Enforced => "faults and side channels of the shared device itself",
+            Self::Enforced => "faults and side channels of the shared device itself, and root on the host",
             Self::Hardware => "contention for PCIe and host memory; side channels across partitions",
             Self::Vm => "nothing inside the guest: the guest owns the device",
         }

@@ -30,7 +30,7 @@ pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
     ANY_POD, Condition, ContainerRecord, DeviceShare, LifetimeAnchor, ProcessRecord, RunRecord, Shares,
-    SliceRecord, SliceRequest, SliceState, UnmanagedRecord,
+    SliceRecord, SliceRequest, SliceState, UnmanagedRecord, WorkerRecord,
 };
 pub use terms::{Cap, Class, ComputeTerms, OnOveruse, Policy, SliceTerms, Weight};
 #[doc(hidden)]

@@ -363,6 +363,9 @@ pub struct SliceRecord {
     /// known.
     #[serde(default, alias = "keeper_start_ticks", skip_serializing_if = "is_default")]
     pub page_server_start_ticks: u64,
+    /// Under the `enforced` isolation level: the process that starts a worker for each of its programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerRecord>,
     /// Whether it stays while nothing runs in it, as `divvy slice create` makes them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lasting: bool,
@@ -401,6 +404,19 @@ pub struct SliceRecord {
     pub containers: Vec<ContainerRecord>,
 }
 
+/// The process that starts the workers of a slice's programs. The workers have the device; the programs have none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerRecord {
+    /// The user of the workers, who is no other slice's.
+    pub uid: u32,
+    /// Process id; 0 before it was started.
+    #[serde(default)]
+    pub pid: u32,
+    /// When it began, in the kernel's ticks since boot.
+    #[serde(default)]
+    pub start_ticks: u64,
+}
+
 /// A container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerRecord {
@@ -414,6 +430,12 @@ pub struct ContainerRecord {
 }
 
 impl SliceRecord {
+    /// The user that gets its pages and its device: that of its workers where it has some, else its own.
+    #[must_use]
+    pub fn device_uid(&self) -> u32 {
+        self.worker.as_ref().map_or(self.uid, |worker| worker.uid)
+    }
+
     /// Refuses what only a lasting slice can have done to it, with a hint at what to do instead.
     ///
     /// # Errors

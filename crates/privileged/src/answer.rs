@@ -56,10 +56,12 @@ pub enum Refusal {
     TooMuch,
     /// A daemon of root's would write in folders of the agent's.
     RootsDaemon,
+    /// The program to start is not root's alone to change.
+    Program,
 }
 
 impl Refusal {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Malformed,
         Self::Protected,
         Self::Owner,
@@ -69,6 +71,7 @@ impl Refusal {
         Self::User,
         Self::TooMuch,
         Self::RootsDaemon,
+        Self::Program,
     ];
 }
 
@@ -84,6 +87,7 @@ impl fmt::Display for Refusal {
             Self::User => "no user can have this id",
             Self::TooMuch => "there is too much to look through",
             Self::RootsDaemon => "an MPS daemon of root's would write where the agent's user can put links",
+            Self::Program => "divvy-worker is missing beside divvy, or other users than root can change it",
         })
     }
 }

@@ -76,6 +76,11 @@ impl Channel {
         Ok(Self(socket))
     }
 
+    /// The socket itself.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
     /// Of a connection that was accepted.
     pub(crate) fn of(socket: OwnedFd) -> Self {
         Self(socket)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use divvy_model::{Code, Fault};
 use crate::answer::Answer;
 use crate::channel::Channel;
 use crate::request::Request;
-use crate::rules::{Rules, perform};
+use crate::rules::{Rules, perform_with};
 use crate::vendor;
 
 /// How long an answer may take that no vendor's tool gives.
@@ -35,7 +35,15 @@ pub trait Privileged: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Code::Privilege`] where no helper answers.
-    fn ask(&self, request: &Request) -> Result<Reply, Fault>;
+    fn ask(&self, request: &Request) -> Result<Reply, Fault> {
+        self.ask_with(request, None)
+    }
+
+    /// Has it done, with a descriptor that goes beside the request.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    fn ask_with(&self, request: &Request, descriptor: Option<BorrowedFd<'_>>) -> Result<Reply, Fault>;
 
     /// Whether it is a process of its own.
     fn is_separate(&self) -> bool;
@@ -54,8 +62,14 @@ impl Direct {
 }
 
 impl Privileged for Direct {
-    fn ask(&self, request: &Request) -> Result<Reply, Fault> {
-        let (answer, descriptor) = perform(request, &self.0);
+    fn ask_with(&self, request: &Request, descriptor: Option<BorrowedFd<'_>>) -> Result<Reply, Fault> {
+        let descriptor = descriptor
+            .map(|descriptor| descriptor.try_clone_to_owned())
+            .transpose()
+            .map_err(|error| {
+                Fault::new(Code::Privilege, "a descriptor cannot be handed over").because(&error)
+            })?;
+        let (answer, descriptor) = perform_with(request, descriptor, &self.0);
         Ok(Reply { answer, descriptor })
     }
 
@@ -120,7 +134,7 @@ impl Remote {
 }
 
 impl Privileged for Remote {
-    fn ask(&self, request: &Request) -> Result<Reply, Fault> {
+    fn ask_with(&self, request: &Request, descriptor: Option<BorrowedFd<'_>>) -> Result<Reply, Fault> {
         let (connection, timeout) = match request {
             Request::Mps { .. } | Request::SetTimeSlice { .. } | Request::Mig { .. } => {
                 // Two tools one after the other, at most.
@@ -129,10 +143,10 @@ impl Privileged for Remote {
             _ => (&self.quick, SOON),
         };
         let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut outcome = connection.ask(request, timeout, self.path.as_deref());
+        let mut outcome = connection.ask(request, descriptor, timeout, self.path.as_deref());
         // A helper that was started again meanwhile has closed the old channel. Nothing was done then.
         if connection.channel.is_none() && self.path.is_some() && outcome.is_err() {
-            outcome = connection.ask(request, timeout, self.path.as_deref());
+            outcome = connection.ask(request, descriptor, timeout, self.path.as_deref());
         }
         outcome.map_err(|error| self.unreachable(&error))
     }
@@ -143,11 +157,17 @@ impl Privileged for Remote {
 }
 
 impl Connection {
-    fn ask(&mut self, request: &Request, timeout: Duration, path: Option<&Path>) -> io::Result<Reply> {
+    fn ask(
+        &mut self,
+        request: &Request,
+        descriptor: Option<BorrowedFd<'_>>,
+        timeout: Duration,
+        path: Option<&Path>,
+    ) -> io::Result<Reply> {
         self.number += 1;
         let number = self.number;
         let channel = self.channel(timeout, path)?;
-        let outcome = ask(channel, request, number);
+        let outcome = ask(channel, request, descriptor, number);
         if let Err(error) = &outcome
             && !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
         {
@@ -179,8 +199,13 @@ impl Connection {
     }
 }
 
-fn ask(channel: &Channel, request: &Request, number: u64) -> io::Result<Reply> {
-    channel.send(&request.encode(number), None)?;
+fn ask(
+    channel: &Channel,
+    request: &Request,
+    descriptor: Option<BorrowedFd<'_>>,
+    number: u64,
+) -> io::Result<Reply> {
+    channel.send(&request.encode(number), descriptor)?;
     loop {
         let received = channel.receive()?.ok_or(io::ErrorKind::BrokenPipe)?;
         let (its, answer) = Answer::decode(&received.bytes).map_err(|_| io::ErrorKind::InvalidData)?;

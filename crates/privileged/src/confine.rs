@@ -16,7 +16,7 @@ use crate::calls::{OF_AGENTS, OF_HELPERS, OF_PAGE_SERVERS};
 use crate::user;
 
 /// `clone` may make processes and threads, and no namespaces.
-const NAMESPACES: u64 = 0x7e02_0000;
+pub(crate) const NAMESPACES: u64 = 0x7e02_0000;
 /// What a page server sets or asks of its files: not to block, to be closed on exec, whether they are a terminal.
 const PAGE_SERVERS_IOCTLS: [u64; 3] = [0x5421, 0x5451, 0x5401];
 

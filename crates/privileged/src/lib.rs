@@ -8,6 +8,7 @@
 //! - [`Rules`] and [`perform`]: what root does for a request, and what it refuses.
 //! - [`serve`]: the helper's loop. [`Privileged`]: the agent's side, in this process ([`Direct`]) or by a helper ([`Remote`]).
 //! - [`confine`], [`user`]: how a process gives up what it does not need.
+//! - [`workers`], [`jail`]: how the process that makes workers starts, and how a worker is locked up.
 #![forbid(unsafe_code)]
 
 pub mod answer;
@@ -17,6 +18,7 @@ mod client;
 pub mod confine;
 mod files;
 mod folders;
+pub mod jail;
 mod process;
 pub mod request;
 mod rules;
@@ -25,9 +27,10 @@ mod stopped;
 pub mod user;
 mod vendor;
 mod wire;
+pub mod workers;
 
 pub use channel::{Channel, inherited, pair};
 pub use client::{Direct, Privileged, Remote, Reply};
 pub use confine::{confine_agent, confine_helper, confine_page_server};
 pub use process::{effective_user, mount_namespace, start_ticks};
-pub use rules::{Rules, perform};
+pub use rules::{Rules, perform, perform_with};

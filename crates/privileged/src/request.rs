@@ -191,7 +191,19 @@ pub enum Request {
         /// How.
         word: MigWord,
     },
+    /// Start the process that makes workers for a slice's programs. Its standard input is the descriptor that comes with
+    /// the request.
+    StartWorker {
+        /// The slice's id, which the process shows as its argument.
+        slice: u32,
+        /// The user that it becomes: one of [`WORKER_UIDS`].
+        uid: u32,
+    },
 }
+
+/// The users of workers, one for each slice. No login has such a number, and no range of subordinate numbers by default:
+/// those begin at 100,000, and logins end at 60,000.
+pub const WORKER_UIDS: std::ops::RangeInclusive<u32> = 70_000..=79_999;
 
 /// The signals that may be sent: those that end, stop or continue a program, and its own two.
 pub const SIGNALS: [Signal; 11] = [
@@ -325,6 +337,10 @@ impl Request {
                 write_device(&mut out, device);
                 write_mig(&mut out, *word);
             }
+            Self::StartWorker { slice, uid } => {
+                out.u32(*slice);
+                out.u32(*uid);
+            }
         }
         out.done()
     }
@@ -341,6 +357,7 @@ impl Request {
             Self::Mps { .. } => 8,
             Self::SetTimeSlice { .. } => 9,
             Self::Mig { .. } => 10,
+            Self::StartWorker { .. } => 11,
         }
     }
 
@@ -401,6 +418,10 @@ impl Request {
             10 => Self::Mig {
                 device: read_device(&mut read)?,
                 word: read_mig(&mut read)?,
+            },
+            11 => Self::StartWorker {
+                slice: read.u32()?,
+                uid: read.u32()?,
             },
             _ => return Err(Malformed::Meaning),
         };

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::answer::{Answer, Refusal};
 use crate::request::Request;
-use crate::{files, folders, process, vendor};
+use crate::{files, folders, process, vendor, workers};
 
 /// Where engines look for what describes devices, by [`crate::request::CdiFolder`].
 const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
@@ -96,7 +96,18 @@ fn host() -> std::io::Result<[u64; 2]> {
 /// Does what a request asks, if the rules let it.
 #[must_use]
 pub fn perform(request: &Request, rules: &Rules) -> (Answer, Option<OwnedFd>) {
+    perform_with(request, None, rules)
+}
+
+/// [`perform`] for a request that came with a descriptor.
+#[must_use]
+pub fn perform_with(
+    request: &Request,
+    descriptor: Option<OwnedFd>,
+    rules: &Rules,
+) -> (Answer, Option<OwnedFd>) {
     let answer = match request {
+        Request::StartWorker { slice, uid } => workers::start(*slice, *uid, descriptor),
         Request::Open { process, view } => {
             return match process::open(process, *view, rules) {
                 Ok(descriptor) => (Answer::Opened, Some(descriptor)),

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::answer::{Answer, Refusal};
 use crate::channel::{Channel, inherited};
 use crate::request::Request;
-use crate::rules::{Rules, perform};
+use crate::rules::{Rules, perform_with};
 use crate::{process, stopped};
 
 /// An agent has two connections; while one of its is replaced, there are more for a moment.
@@ -94,13 +94,11 @@ fn release(rules: &Rules) {
 /// Answers until the other side hangs up, or sends a message that is not understood.
 fn answer_all(channel: &Channel, rules: &Rules) {
     while let Ok(Some(received)) = channel.receive() {
-        // A descriptor that comes with a request is not used.
-        drop(received.descriptor);
         let Ok((number, request)) = Request::decode(&received.bytes) else {
             let _gone = channel.send(&Answer::Refused(Refusal::Malformed).encode(0), None);
             return;
         };
-        let (answer, descriptor) = perform(&request, rules);
+        let (answer, descriptor) = perform_with(&request, received.descriptor, rules);
         if let Answer::Refused(why) = &answer {
             say(&request, *why);
         }

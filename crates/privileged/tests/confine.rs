@@ -136,3 +136,52 @@ fn a_helper() {
     assert!(output.status.success() && said.lines().count() == 2, "{output:?}");
     std::process::exit(AS_IT_SHOULD_BE);
 }
+
+#[test]
+fn a_worker() {
+    use divvy_privileged::jail::{Below, Lack, forbid_tracing, lock_up};
+    use nix::errno::Errno;
+    use rustix::process::{DumpableBehavior, Signal, dumpable_behavior, kill_process};
+    if !is_confined("a_worker") {
+        return;
+    }
+    let readable = std::fs::File::open("/etc/passwd").expect("before");
+    forbid_tracing().expect("for good");
+    assert_eq!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable));
+    let lack = lock_up(Below::Emulated).expect("locked up");
+    try_what_is_forbidden();
+    // It starts nothing and signals no other process, not even to ask whether it is there.
+    let spawned = Command::new("true").spawn().expect_err("nothing is started");
+    assert_eq!(spawned.kind(), io::ErrorKind::PermissionDenied);
+    let first = rustix::process::Pid::from_raw(1).expect("a number");
+    assert_eq!(kill_process(first, Signal::KILL), Err(rustix::io::Errno::PERM));
+    assert_eq!(
+        rustix::process::pidfd_open(first, rustix::process::PidfdFlags::empty()).expect_err("refused"),
+        rustix::io::Errno::PERM
+    );
+    is_refused("setuid", nix::unistd::setresuid(0.into(), 0.into(), 0.into()));
+    // A core file and a tracer of the same user stay forbidden.
+    let again = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
+    assert_eq!(again, Err(rustix::io::Errno::PERM));
+    let listens = std::os::unix::net::UnixListener::bind("/tmp/divvy-test-of-a-worker");
+    assert_eq!(
+        listens.expect_err("refused").kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    assert_eq!(
+        std::fs::write("/tmp/divvy-test-of-a-worker", "x")
+            .expect_err("refused")
+            .kind(),
+        io::ErrorKind::PermissionDenied
+    );
+    if lack != Some(Lack::Landlock) {
+        let again = std::fs::File::open("/etc/passwd").expect_err("no file");
+        assert_eq!(again.raw_os_error(), Some(Errno::EACCES as i32));
+    }
+    // What is open stays open, and computing goes on.
+    assert!(readable.metadata().expect("told").len() > 0);
+    let spawned = std::thread::spawn(|| std::thread::available_parallelism().is_ok());
+    assert!(spawned.join().expect("a thread"));
+    rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
+    std::process::exit(AS_IT_SHOULD_BE);
+}

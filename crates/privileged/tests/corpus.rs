@@ -112,6 +112,13 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("mig_mode", mig(MigWord::SetMode { on: true })),
         ("mig_create", mig(MigWord::Create { profile: 9, start: 4 })),
         ("mig_destroy", mig(MigWord::Destroy { instance: 1 })),
+        (
+            "start_worker",
+            Request::StartWorker {
+                slice: 0x0123_abcd,
+                uid: 70_001,
+            },
+        ),
     ]
 }
 

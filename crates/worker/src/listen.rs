@@ -1,20 +1,43 @@
 //! Waits for programs, and starts a process for each.
 
+use std::ffi::OsString;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use rustix::process::{Signal, getuid, set_parent_process_death_signal};
+use divvy_privileged::jail::forbid_tracing;
+use divvy_privileged::workers::{Door, told};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit, Signal, getuid, set_parent_process_death_signal, setrlimit};
+
+use crate::doors::admits;
 
 /// So many programs are served at once.
 const MOST: usize = 256;
 
-/// Listens at a new socket, until the process is ended.
+/// So many threads may all of a slice's workers have.
+const MOST_THREADS: u64 = 8192;
+
+/// How often a slice's listener looks whether its slice is still there.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 250_000_000,
+};
+
+/// A socket, and whose connections it takes.
+struct Listener {
+    socket: OwnedFd,
+    door: Door,
+}
+
+/// Listens at a new socket for programs of this user, until the process is ended.
 ///
 /// # Errors
 /// The socket cannot be made.
@@ -22,40 +45,103 @@ pub fn listen(path: &Path) -> anyhow::Result<()> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
     let address =
         SocketAddrUnix::new(path).with_context(|| format!("{} is no path of a socket", path.display()))?;
     rustix::net::bind(&socket, &address).with_context(|| format!("Cannot make {}", path.display()))?;
     rustix::net::listen(&socket, 64)?;
-    let outcome = accept(&socket);
+    let door = Door::Host {
+        uid: getuid().as_raw(),
+        below: None,
+    };
+    let outcome = accept_all(&[Listener { socket, door }], None, || true);
     let _gone = fs::remove_file(path);
     outcome
 }
 
-fn accept(socket: &OwnedFd) -> anyhow::Result<()> {
+/// Listens for the programs of a slice, as its agent says over the standard input, for as long as its socket is there.
+///
+/// # Errors
+/// The agent says nothing that is understood.
+pub fn listen_for_slice() -> anyhow::Result<()> {
+    forbid_tracing().map_err(|fault| anyhow::anyhow!("{fault}"))?;
+    // Counted for its user, who is no other slice's.
+    let most = Rlimit {
+        current: Some(MOST_THREADS),
+        maximum: Some(MOST_THREADS),
+    };
+    setrlimit(Resource::Nproc, most)?;
+    let (order, sockets) = told().context("The agent says nothing that is understood")?;
+    // Its end is of no account from now on: another agent may come.
+    let nowhere = fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nowhere)?;
+    let listeners: Vec<Listener> = sockets
+        .into_iter()
+        .zip(order.doors)
+        .map(|(socket, door)| Listener { socket, door })
+        .collect();
+    for listener in &listeners {
+        rustix::io::ioctl_fionbio(&listener.socket, true)?;
+    }
+    let own = identity(&order.socket).context("The slice's socket is gone")?;
+    accept_all(&listeners, Some(&order.variables), || {
+        // What cannot be looked at is not gone.
+        !matches!(identity(&order.socket), Ok(now) if now != own)
+            && !identity(&order.socket).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    })
+}
+
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+fn accept_all(
+    listeners: &[Listener],
+    variables: Option<&[(String, OsString)]>,
+    goes_on: impl Fn() -> bool,
+) -> anyhow::Result<()> {
     let served = Arc::new(());
-    loop {
-        let connection = match rustix::net::accept_with(socket, SocketFlags::CLOEXEC) {
-            Ok(connection) => connection,
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+    while goes_on() {
+        let mut ready: Vec<PollFd<'_>> = listeners
+            .iter()
+            .map(|listener| PollFd::from_borrowed_fd(listener.socket.as_fd(), PollFlags::IN))
+            .collect();
+        match poll(&mut ready, Some(&LOOK)) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => bail!("No more programs can be served: {errno}"),
-        };
-        let may = sockopt::socket_peercred(&connection).is_ok_and(|peer| peer.uid == getuid());
-        // One more than programs: ours.
-        if may && Arc::strong_count(&served) <= MOST {
-            // The program sees that its connection is closed.
-            if let Err(error) = serve(connection, Arc::clone(&served)) {
-                eprintln!("divvy-worker: a program is not served: {error:#}");
+        }
+        for listener in listeners {
+            let connection = match rustix::net::accept_with(&listener.socket, SocketFlags::CLOEXEC) {
+                Ok(connection) => connection,
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::AGAIN) => continue,
+                // The connection waits until a process has ended.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    continue;
+                }
+                Err(errno) => bail!("No more programs can be served: {errno}"),
+            };
+            // One more than programs: ours.
+            if Arc::strong_count(&served) <= MOST && admits(&listener.door, connection.as_fd()) {
+                // The program sees that its connection is closed.
+                if let Err(error) = serve(connection, variables, Arc::clone(&served)) {
+                    eprintln!("divvy-worker: a program is not served: {error:#}");
+                }
             }
         }
     }
+    Ok(())
 }
 
 /// Starts a process for a program, and a thread that waits for its end.
-fn serve(connection: OwnedFd, served: Arc<()>) -> anyhow::Result<()> {
-    let mut child = start(connection)?;
+fn serve(
+    connection: OwnedFd,
+    variables: Option<&[(String, OsString)]>,
+    served: Arc<()>,
+) -> anyhow::Result<()> {
+    let mut child = start(connection, variables)?;
     let waits = std::thread::Builder::new().spawn(move || {
         let _ended = child.wait();
         drop(served);
@@ -63,15 +149,26 @@ fn serve(connection: OwnedFd, served: Arc<()>) -> anyhow::Result<()> {
     waits.map(drop).context("Cannot wait for its process")
 }
 
-fn start(connection: OwnedFd) -> anyhow::Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
+fn start(connection: OwnedFd, variables: Option<&[(String, OsString)]>) -> anyhow::Result<Child> {
+    // By what the kernel has open, not by a path: an upgrade may have put another program there.
+    let mut command = Command::new("/proc/self/exe");
     command
+        .arg0("divvy-worker")
         .arg("--serve")
         .stdin(Stdio::from(connection))
         .stdout(Stdio::null());
+    if let Some(variables) = variables {
+        let variables = variables.iter().map(|(name, value)| (name, value));
+        command.env_clear().envs(variables);
+    }
     // SAFETY: the closure makes one system call, which takes no lock and allocates nothing.
     unsafe {
         command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
     }
     command.spawn().context("Cannot start a process for it")
+}
+
+/// Whether the standard input is a connection of a program.
+pub fn is_connection(socket: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
 }

@@ -1,15 +1,20 @@
-//! `divvy-worker SOCKET`: holds a device for the programs of one slice, which have none themselves.
+//! `divvy-worker`: holds a device for the programs of one slice, which have none themselves.
 //!
-//! It listens at the socket, and starts itself again for each program that connects: `divvy-worker --serve`, with the
-//! connection as its standard input. That process makes the program's CUDA calls, through the limiter, over the driver
-//! below. Its environment is a tenant's: `DIVVY_SLICE`, `DIVVY_DRIVER`.
+//! Under `--isolation enforced` root starts it as `divvy-worker --slice ID`, as a user that no other slice has.
+//! `divvy-worker SOCKET` is the same without a boundary: it listens at the socket for programs of its own user.
+//!
+//! It starts itself again for each program that connects: `divvy-worker --serve`, with the connection as its standard
+//! input. That process opens the device, locks itself up, and makes the program's CUDA calls, through the limiter, over
+//! the driver below. Its environment is a tenant's: `DIVVY_SLICE`, `DIVVY_DRIVER`.
 
+mod doors;
 mod listen;
 
 use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use divvy_privileged::jail::{Below, Lack, forbid_tracing, lock_up};
 use divvy_remote::local::serve::{End, serve};
 use divvy_remote::server::{Quota, Server};
 
@@ -20,6 +25,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let outcome = match arguments.as_slice() {
         [serve] if serve == "--serve" => serve_one(),
+        [slice, _id] if slice == "--slice" => listen::listen_for_slice(),
         [socket] => listen::listen(socket.as_ref()),
         _ => Err(anyhow::anyhow!(
             "It takes one argument, the path of a socket that is not there yet: `divvy-worker /run/divvy/worker.sock`"
@@ -36,10 +42,24 @@ fn main() -> ExitCode {
 
 fn serve_one() -> anyhow::Result<()> {
     let socket: BorrowedFd<'static> = rustix::stdio::stdin();
-    if rustix::net::sockopt::socket_type(socket) != Ok(rustix::net::SocketType::SEQPACKET) {
+    if !listen::is_connection(socket) {
         bail!("standard input is no connection of a program; `divvy-worker SOCKET` makes one for each");
     }
+    forbid_tracing().map_err(|fault| anyhow::anyhow!("{fault}"))?;
     divvy_limiter::capture_environment();
+    let below = match std::env::var_os("DIVVY_EMULATED") {
+        Some(devices) if !devices.is_empty() => Below::Emulated,
+        _ => Below::Native,
+    };
+    open_devices(below);
+    match lock_up(below) {
+        Ok(None) => {}
+        // Said once for each program: an administrator can switch it on.
+        Ok(Some(Lack::Landlock)) => eprintln!(
+            "divvy-worker: this kernel has no Landlock: the filter of system calls and the user's rights hold alone"
+        ),
+        Err(fault) => bail!("{fault}: {}", fault.causes.join(": ")),
+    }
     let server = Server::new(&DRIVER, Quota::default());
     serve(socket, &server, |end| {
         if let End::System(errno) = end {
@@ -49,4 +69,30 @@ fn serve_one() -> anyhow::Result<()> {
         // SAFETY: the process ends here; no code of it runs any more.
         unsafe { libc::_exit(i32::from(end != End::Closed)) }
     })
+}
+
+/// Joins the slice and opens the driver and the devices, before the program can say a word. A driver that refuses refuses
+/// again when the program asks, and tells it why.
+fn open_devices(below: Below) {
+    let mut count = 0;
+    // SAFETY: the driver's own entry points, called in the order that CUDA asks for, with places for their answers.
+    unsafe {
+        let _code = (DRIVER.cuInit)(0);
+        let _code = (DRIVER.cuDeviceGetCount)(&mut count);
+    }
+    if below == Below::Native {
+        // NVIDIA's driver opens its nodes when it needs them, as Landlock allows.
+        return;
+    }
+    // The emulated driver asks for a device's pages with the first context, by a socket. It keeps them.
+    for ordinal in 0..count {
+        let (mut device, mut context) = (0, core::ptr::null_mut());
+        // SAFETY: as above; the context is released only where it was retained.
+        unsafe {
+            let _code = (DRIVER.cuDeviceGet)(&mut device, ordinal);
+            if (DRIVER.cuDevicePrimaryCtxRetain)(&mut context, device) == divvy_abi::CUDA_SUCCESS {
+                let _code = (DRIVER.cuDevicePrimaryCtxRelease_v2)(device);
+            }
+        }
+    }
 }

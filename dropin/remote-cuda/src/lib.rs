@@ -1,7 +1,9 @@
 //! The split driver's library: a libcuda.so.1 for a program without a device. A worker makes its calls.
 //!
-//! `DIVVY_REMOTE` names the worker's socket. Without it, and once the worker is gone, calls answer
-//! `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+//! In a container the worker's socket lies at a fixed path; elsewhere `DIVVY_REMOTE` names it. Without it, and once the
+//! worker is gone, calls answer `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+
+use std::path::{Path, PathBuf};
 
 use divvy_remote::LocalConnector;
 
@@ -12,11 +14,21 @@ divvy_abi::export_table!(divvy_remote::client::TABLE);
 #[unsafe(link_section = ".init_array")]
 static CAPTURE_ENVIRONMENT: extern "C" fn() = capture;
 
+/// Where a container of a slice has the folder of its sockets. No variable decides there.
+const IN_CONTAINER: &str = "/run/divvy/slice";
+
+/// The worker's socket, if this program has one.
+fn socket() -> Option<PathBuf> {
+    if Path::new(IN_CONTAINER).is_dir() {
+        return Some(Path::new(IN_CONTAINER).join("worker.sock"));
+    }
+    let named = std::env::var_os("DIVVY_REMOTE").filter(|socket| !socket.is_empty());
+    named.map(PathBuf::from)
+}
+
 extern "C" fn capture() {
-    // A program that is more than its caller does not take the caller's word for where its device is.
-    let socket = std::env::var_os("DIVVY_REMOTE").filter(|socket| !socket.is_empty());
-    if let Some(socket) = socket {
-        let connector = LocalConnector::new(socket.into());
+    if let Some(socket) = socket() {
+        let connector = LocalConnector::new(socket);
         let _first = divvy_remote::client::connect(Box::new(connector), |_| {});
     }
 }

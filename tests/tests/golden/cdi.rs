@@ -138,14 +138,14 @@ fn slices() {
     let spec = cdi::slice_spec(&slice("_alice"), &cdi::SliceNodes::default(), &emulated);
     golden("cdi/slice-by-id.json", &spec.to_json());
 
-    let of_machine = |build: &dyn Fn(&Path), choose: &dyn Fn(&DeviceRecord) -> bool, below: &str| {
+    let of_machine = |build: &dyn Fn(&Path), choose: &dyn Fn(&DeviceRecord) -> bool, below: Option<&str>| {
         let base = tempfile::tempdir().expect("a folder");
         let root = base.path().canonicalize().expect("a path");
         build(&root);
         let tree = Sysroot::at(&root);
         let device = read(&tree).devices.into_iter().find(choose).expect("a device");
         let nodes = cdi::nodes_of(&tree, &[device], &cdi::Capabilities::default()).expect("its nodes");
-        let below = Below::Driver(root.join(below));
+        let below = below.map_or(Below::Worker, |below| Below::Driver(root.join(below)));
         text(
             &root,
             &cdi::slice_spec(&slice("alice"), &nodes, &parts(below, None)),
@@ -154,9 +154,22 @@ fn slices() {
     let driver = "usr/lib/x86_64-linux-gnu/libcuda.so.550.54.15";
     let nvidias = |root: &Path| drop(nvidia(root));
     let whole = |device: &DeviceRecord| device.kind == DeviceKind::Gpu;
-    golden("cdi/slice-nvidia.json", &of_machine(&nvidias, &whole, driver));
+    golden(
+        "cdi/slice-nvidia.json",
+        &of_machine(&nvidias, &whole, Some(driver)),
+    );
     let instance = |device: &DeviceRecord| device.kind == DeviceKind::Mig;
-    golden("cdi/slice-mig.json", &of_machine(&nvidias, &instance, driver));
+    golden(
+        "cdi/slice-mig.json",
+        &of_machine(&nvidias, &instance, Some(driver)),
+    );
+    // With workers: no node, no file of the driver's.
+    let without = of_machine(&nvidias, &whole, None);
+    assert!(
+        without.contains("/run/divvy/slice") && !without.contains("/dev/"),
+        "{without}"
+    );
+    golden("cdi/slice-enforced.json", &without);
 }
 
 /// For each version the content that needs it, and nothing that came later. Those from 0.7.0 on are never ours: we read them

@@ -14,6 +14,7 @@ mod containers;
 mod day;
 mod death;
 mod devices;
+mod enforced;
 mod engines;
 mod examples;
 mod frameworks;

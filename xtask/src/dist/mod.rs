@@ -17,12 +17,14 @@ use crate::zig;
 use archive::Entry;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
-pub(crate) const SHIPPED: [(&str, &str); 5] = [
+pub(crate) const SHIPPED: [(&str, &str); 7] = [
     ("divvy", "divvy"),
+    ("divvy-worker", "divvy-worker"),
     ("emulated-cuda", "libdivvy_emulated_cuda.so"),
     ("emulated-nvml", "libdivvy_emulated_nvml.so"),
     ("limit-cuda", "libdivvy_limit_cuda.so"),
     ("limit-nvml", "libdivvy_limit_nvml.so"),
+    ("remote-cuda", "libdivvy_remote_cuda.so"),
 ];
 
 /// Texts that come along, as they lie in the repository.

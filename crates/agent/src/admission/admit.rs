@@ -10,7 +10,7 @@ use crate::admission::place::Placing;
 use crate::admission::wanted::Wanted;
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice};
-use crate::decide::policy::{Supervision, enforce, supervise};
+use crate::decide::policy::{Boundary, Supervision, check_boundary, enforce, supervise};
 use crate::decide::queue::{Ahead, may_change};
 use crate::decide::record::{as_asked, share_of};
 use crate::decide::{compute, modes};
@@ -19,12 +19,14 @@ use crate::life::grants::Grants;
 use crate::life::names::{fresh_id, slice_name};
 use crate::life::records::{control_socket, discard, make_folder, store};
 use crate::life::slice::Slice;
+use crate::life::workers::free_user;
 use crate::life::{anchor, pages};
 use crate::start::rundir::RunDir;
 use crate::start::settings::Settings;
 use crate::state::{Shared, State};
-use crate::system::clock;
+use crate::system::nodes::has_open_nodes;
 use crate::system::peer::Peer;
+use crate::system::{clock, privilege};
 
 /// Admits slices.
 pub(crate) struct Admission {
@@ -44,6 +46,12 @@ pub(crate) struct Admission {
 /// Whether a slice is made for containers: a lasting slice has a program's name only there.
 fn is_for_containers(ask: &CreateSlice) -> bool {
     ask.lasting && !ask.command.is_empty()
+}
+
+/// Whether no process of the host is to run in it: containers have the nodes that their engine gives them, and under
+/// `enforced` it gives them none.
+fn is_for_containers_only(ask: &CreateSlice) -> bool {
+    ask.lasting && (ask.container_within_ms.is_some() || !ask.pods.is_empty())
 }
 
 fn is_inside_supervised(state: &State, wanted: &Wanted) -> bool {
@@ -143,6 +151,11 @@ impl Admission {
             is_inside,
             is_told: devices.iter().all(|device| self.placing.audit.is_told(device)),
         };
+        let boundary = Boundary {
+            has_root: privilege::has_root(),
+            is_open: !is_for_containers_only(ask) && has_open_nodes(peer, &devices),
+        };
+        check_boundary(&ask.request, &mut enforcement, boundary)?;
         let unsupervised = supervise(&ask.request, &mut enforcement, how)?;
         least.check(&ask.request, &enforcement)?;
         let (Some(shares), Some(device)) = (shares, devices.first().cloned()) else {
@@ -167,6 +180,10 @@ impl Admission {
                 _ => None,
             },
             parent_id: wanted.parent.clone(),
+            worker: match enforcement.isolation {
+                Isolation::Enforced => Some(free_user(state)?),
+                _ => None,
+            },
             shares,
             ..as_asked(ask)
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_model::{Code, Fault, Mode, RunRecord, SliceRecord, SliceState};
+use divvy_model::{Code, Fault, Isolation, Mode, RunRecord, SliceRecord, SliceState};
 
 use crate::admission::admit::Admission;
 use crate::admission::asked::asked;
@@ -32,6 +32,11 @@ pub(crate) enum Resolved {
     Done(Box<CreatedSlice>),
     /// The slice is to be made.
     Wanted(Box<Wanted>),
+}
+
+/// Whether the programs of the slice are to have no device.
+fn has_workers(ask: &CreateSlice) -> bool {
+    ask.request.terms.isolation == Isolation::Enforced && !ask.request.terms.whole
 }
 
 /// Requests for slices: to make one, to wait for one, to join one.
@@ -120,6 +125,13 @@ impl Requests {
                         outcome => outcome.map(|created| Resolved::Done(Box::new(created))),
                     }
                 }
+                None if has_workers(ask) && !ask.lasting => {
+                    // Its pages are kept from the caller, so a process of the agent's serves them. It goes with the run.
+                    let mut ask = ask.clone();
+                    ask.lasting = true;
+                    ask.attended = true;
+                    wanted(ask, None, true)
+                }
                 None => wanted(ask.clone(), None, false),
             };
         };
@@ -129,6 +141,17 @@ impl Requests {
                 "a lasting slice cannot be made inside another one",
             )
             .hint("make it from a shell that is in no slice"));
+        }
+        let around = state
+            .slices
+            .get(&parent)
+            .map(|slice| slice.record.terms.isolation);
+        if has_workers(ask) || (around == Some(Isolation::Enforced) && !asks_for_nothing(ask)) {
+            return Err(Fault::new(
+                Code::NotEnforceable,
+                "an `enforced` slice cannot be inside another one, nor around one",
+            )
+            .hint("a run without --memory and --isolation shares the slice around it"));
         }
         if asks_for_nothing(ask) {
             // The parent's own limit is enough.
@@ -182,7 +205,7 @@ impl Requests {
         let name = wanted.ask.request.name.as_deref().unwrap_or_default();
         let created = match outcome {
             // Another run of the same user was faster.
-            Err(fault) if fault.code == Code::NameTaken && wanted.then_join => {
+            Err(fault) if fault.code == Code::NameTaken && wanted.then_join && !wanted.ask.attended => {
                 return self.join_default(peer, &wanted.ask, name);
             }
             outcome => self.prepared(outcome?, wanted.ask.dry_run)?,

@@ -1,6 +1,6 @@
 //! Which limits can be enforced here, and what happens with the others.
 
-use divvy_model::{Code, Fault, Isolation, OnOveruse, Policy, SliceRequest};
+use divvy_model::{Code, Fault, Isolation, Mode, OnOveruse, Policy, SliceRequest};
 
 /// The isolation level that a request really gets, and which of its limits are not enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
             }
             Isolation::Env
         }
-        level @ (Isolation::Cooperative | Isolation::Supervised) => level,
+        level @ (Isolation::Cooperative | Isolation::Supervised | Isolation::Enforced) => level,
         level => {
             lacking.push(format!("the `{level}` isolation is not offered by this version"));
             Isolation::Cooperative
@@ -56,6 +56,54 @@ pub fn enforce(request: &SliceRequest) -> Result<Enforcement, Fault> {
             Err(fault.hint("`--policy best-effort` runs the program without it and counts the bypass"))
         }
     }
+}
+
+/// What decides whether the tenant can be kept from its device.
+#[derive(Clone, Copy, Debug)]
+pub struct Boundary {
+    /// Root can be asked to start workers as users of their own.
+    pub has_root: bool,
+    /// The tenant can open the device's nodes, or ask for its pages, by itself.
+    pub is_open: bool,
+}
+
+/// Takes the level `enforced` away where the tenant would have the device all the same, or where its workers would be its
+/// own user's.
+///
+/// # Errors
+/// [`Code::NotEnforceable`] under the strict policy.
+pub fn check_boundary(
+    request: &SliceRequest,
+    enforcement: &mut Enforcement,
+    how: Boundary,
+) -> Result<(), Fault> {
+    if enforcement.isolation != Isolation::Enforced {
+        return Ok(());
+    }
+    let mode = request.terms.sharing.mode;
+    let (why, hint) = match how {
+        _ if mode != Mode::Lease => (
+            format!("workers share a device by leases, not by {mode}"),
+            "leave --share out",
+        ),
+        Boundary { has_root: false, .. } => (
+            "this agent runs as your own user, and so would the workers: your programs could trace them"
+                .to_owned(),
+            "the system's agent starts them as users of their own: `divvy agent install`",
+        ),
+        Boundary { is_open: true, .. } => (
+            "the device's nodes are open to you, past every worker".to_owned(),
+            "`options nvidia NVreg_DeviceFileMode=0660 NVreg_DeviceFileGID=GROUP` in /etc/modprobe.d closes them; containers have none",
+        ),
+        _ => return Ok(()),
+    };
+    let message = format!("the `enforced` isolation cannot be had: {why}");
+    if request.terms.policy == Policy::Strict {
+        return Err(Fault::new(Code::NotEnforceable, message).hint(hint));
+    }
+    enforcement.isolation = Isolation::Cooperative;
+    enforcement.bypasses.push(message);
+    Ok(())
 }
 
 /// What decides whether a slice is supervised, beside its request.

@@ -23,6 +23,7 @@ use rustix::fs::{
     openat2, renameat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::start::trust::is_roots;
 
@@ -227,12 +228,30 @@ impl Folder {
     /// # Errors
     /// The system's reason.
     pub fn listen(&self, name: &str, mode: u32) -> io::Result<UnixListener> {
+        self.listen_by(name, mode, |place| UnixListener::bind(place))
+    }
+
+    /// The same for a socket of whole messages.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn listen_for_messages(&self, name: &str, mode: u32) -> io::Result<OwnedFd> {
+        self.listen_by(name, mode, |place| {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+            rustix::net::bind(&socket, &SocketAddrUnix::new(place)?)?;
+            rustix::net::listen(&socket, 64)?;
+            Ok(socket)
+        })
+    }
+
+    fn listen_by<S>(&self, name: &str, mode: u32, bind: impl Fn(&Path) -> io::Result<S>) -> io::Result<S> {
         check(name)?;
         let aside = aside(name);
         // The path goes through the descriptor, because bind(2) takes paths only.
         let place = self.place_of(&aside);
         let listen = || {
-            let listener = UnixListener::bind(&place)?;
+            let listener = bind(&place)?;
             rustix::fs::chmodat(&self.fd, &aside, Mode::from_raw_mode(mode), AtFlags::empty())?;
             renameat(&self.fd, &aside, &self.fd, name)?;
             Ok(listener)

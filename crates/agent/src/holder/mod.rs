@@ -257,7 +257,7 @@ impl PageHolder {
                 .shares
                 .iter()
                 .flat_map(|share| emulated_pages_of(self.run.path(), &share.device_uuid));
-            users.entry(record.uid).or_default().extend(ids);
+            users.entry(record.device_uid()).or_default().extend(ids);
         }
         let mut holder = self.holder();
         if (&holder.users, holder.lasting) != (&users, lasting)

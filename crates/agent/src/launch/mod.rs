@@ -7,6 +7,7 @@ mod parts;
 mod program;
 pub(crate) mod stage;
 pub(crate) mod supervise;
+mod without_device;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use divvy_host::DriverBelow;
-use divvy_model::{Code, DeviceRecord, Fault, Isolation, Policy, SliceRecord, SliceRequest};
+use divvy_model::{Code, DeviceRecord, Fault, Isolation, LifetimeAnchor, Policy, SliceRecord, SliceRequest};
 
 pub use self::observe::{become_program, observation, observe};
 use self::parts::Parts;
@@ -82,6 +83,8 @@ pub struct Plan {
     pub driver: DriverBelow,
     /// Variables that are set for the program, in order.
     pub environment: Vec<(String, OsString)>,
+    /// What the user should know, in sentences.
+    pub remarks: Vec<String>,
 }
 
 /// Reports what would happen, and changes nothing except that it starts an agent where none runs.
@@ -121,7 +124,8 @@ pub fn run(
             true => None,
             false => Some(take_up(run, &created, helpers, &mut agents)?),
         };
-        let plan = parts.plan(run, &created, &created.directory.join("attach.sock"))?;
+        let mut plan = parts.plan(run, &created, &created.directory.join("attach.sock"))?;
+        plan.remarks = without_device::remarks(program, &created.slice);
         if let Some(bypass) = crate::lookout::bypass::judge(program, &created.slice)? {
             crate::lookout::bypass::count(&created.directory.join("attach.sock"), bypass);
         }
@@ -142,10 +146,16 @@ pub fn run(
             (helpers.ended)(&fault);
         }
     }
+    let goes = goes_with_this_run(&created.slice);
+    if (!created.joined || goes)
+        && let Some(used) = used(run, &created.slice.id)
+    {
+        (helpers.used)(&used);
+    }
+    if created.joined && goes {
+        end_with_workers(run, &created.slice.id);
+    }
     if !created.joined {
-        if let Some(used) = used(run, &created.slice.id) {
-            (helpers.used)(&used);
-        }
         // Where no agent runs just now, the next one finds the slice without a page server and clears it away.
         let _no_agent = Client::new(run.clone()).end(&created.slice.id);
     }
@@ -167,6 +177,26 @@ fn used(run: &RunDir, id: &str) -> Option<Used> {
         slice,
         device_time: device_time.filter(|ns| *ns > 0).map(Duration::from_nanos),
     })
+}
+
+/// Whether the slice goes with this very process.
+fn goes_with_this_run(slice: &SliceRecord) -> bool {
+    let own = std::process::id();
+    matches!(slice.lifetime_anchor, Some(LifetimeAnchor::Process { pid, .. }) if pid == own)
+}
+
+/// Ends a slice with workers, which end a moment after their programs. Where that takes long, or no agent runs, the agent
+/// does it later: the slice goes with this process.
+fn end_with_workers(run: &RunDir, slice: &str) {
+    const TRIES: u32 = 50;
+    const MOMENT: Duration = Duration::from_millis(10);
+    let client = Client::new(run.clone());
+    for _ in 0..TRIES {
+        match client.end(slice) {
+            Err(fault) if fault.code == Code::SliceBusy => std::thread::sleep(MOMENT),
+            _ => return,
+        }
+    }
 }
 
 /// Why the agent ended processes of this run, if it did. A program may survive the end of one of its processes, so this

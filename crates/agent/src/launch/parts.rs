@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use divvy_host::mps::{ClientLimits, Mps, PARTITION};
 use divvy_host::visible::{Seen, Target, settings};
 use divvy_host::{DriverBelow, find_driver};
-use divvy_model::{DeviceKind, DeviceRecord, Fault, Isolation, Mode, Policy, SliceRecord};
+use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Isolation, Mode, Policy, SliceRecord};
 
 use super::{Launch, Plan};
 use crate::api::CreatedSlice;
@@ -19,6 +19,8 @@ pub(super) struct Parts {
     drop_ins: DropIns,
     limiter: Stage,
     emulated: Stage,
+    /// The split driver, where this installation has it.
+    remote: Option<Stage>,
     /// A driver that the user named.
     named: Option<DriverBelow>,
 }
@@ -34,6 +36,10 @@ impl Parts {
         Ok(Self {
             limiter: stage(run, &drop_ins.limiter.links())?,
             emulated: stage(run, &drop_ins.emulated.links())?,
+            remote: match &drop_ins.remote {
+                Some(_) => Some(stage(run, &drop_ins.remote_links()?)?),
+                None => None,
+            },
             drop_ins,
             named,
         })
@@ -61,6 +67,10 @@ impl Parts {
     }
 
     pub fn plan(&self, run: &RunDir, created: &CreatedSlice, socket: &Path) -> Result<Plan, Fault> {
+        let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        if created.slice.terms.isolation == Isolation::Enforced {
+            return self.without_device(run, created, inherited);
+        }
         let driver = self.driver_for(&created.device)?;
         // Without the limiter, an emulated device is still seen through its own driver.
         let front = match (created.slice.terms.isolation, driver.origin) {
@@ -68,7 +78,6 @@ impl Parts {
             (Isolation::Env, _) => None,
             _ => Some(&self.limiter),
         };
-        let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Ok(Plan {
             environment: environment(
                 run,
@@ -81,9 +90,68 @@ impl Parts {
             slice: created.slice.clone(),
             device: created.device.clone(),
             devices: created.devices.clone(),
+            remarks: Vec::new(),
             driver,
         })
     }
+}
+
+impl Parts {
+    /// For a program whose calls a worker makes.
+    fn without_device(
+        &self,
+        run: &RunDir,
+        created: &CreatedSlice,
+        inherited: impl Fn(&str) -> Option<OsString>,
+    ) -> Result<Plan, Fault> {
+        if let Some(named) = &self.named {
+            return Err(Fault::new(
+                Code::NotEnforceable,
+                format!("`{}` cannot be the workers' driver", named.path.display()),
+            )
+            .hint("leave --driver and the setting `driver` out: the agent chooses the driver of workers"));
+        }
+        let Some(stage) = &self.remote else {
+            // Says what is missing.
+            return Err(self
+                .drop_ins
+                .remote_links()
+                .map_or_else(|fault| fault, |_| missing()));
+        };
+        let folder = stage.folder.as_os_str();
+        let environment: Vec<(String, OsString)> = vec![
+            (
+                "LD_PRELOAD".into(),
+                among_preloads(&stage.preload, inherited("LD_PRELOAD")),
+            ),
+            (
+                "LD_LIBRARY_PATH".into(),
+                in_front(folder, inherited("LD_LIBRARY_PATH"), ":"),
+            ),
+            (
+                "DIVVY_REMOTE".into(),
+                created.directory.join("worker.sock").into(),
+            ),
+            // A run inside the program finds its slice and this agent by these.
+            ("DIVVY_SLICE".into(), created.directory.join("attach.sock").into()),
+            ("DIVVY_RUN_DIR".into(), run.path().into()),
+        ];
+        Ok(Plan {
+            environment,
+            slice: created.slice.clone(),
+            device: created.device.clone(),
+            devices: created.devices.clone(),
+            remarks: Vec::new(),
+            driver: DriverBelow {
+                path: self.drop_ins.remote.clone().unwrap_or_default(),
+                origin: "a worker's",
+            },
+        })
+    }
+}
+
+fn missing() -> Fault {
+    Fault::new(Code::DropIn, "the split driver is missing")
 }
 
 /// The variables of the program. What the user set for the loader stays.

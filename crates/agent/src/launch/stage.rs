@@ -25,6 +25,9 @@ const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
 /// The emulated device's.
 const EMULATED: [&str; 2] = ["libdivvy_emulated_cuda.so", "libdivvy_emulated_nvml.so"];
 
+/// The split driver's file, for programs without a device.
+const REMOTE: &str = "libdivvy_remote_cuda.so";
+
 /// What `$LIB` may stand for in a 32-bit x86 process: Debian's multiarch, Debian's bi-arch, and other distributions'
 /// form. `lib` is left out where the 64-bit loader itself uses it (Arch).
 const OTHER_WORD_SIZE: [&str; 3] = ["lib/i386-linux-gnu", "lib32", "lib"];
@@ -62,6 +65,8 @@ pub struct DropIns {
     pub limiter: Pair,
     /// The emulated device.
     pub emulated: Pair,
+    /// The split driver, where this installation has it.
+    pub remote: Option<PathBuf>,
 }
 
 impl DropIns {
@@ -102,7 +107,20 @@ impl DropIns {
         Ok(Self {
             limiter: pair(LIMITER)?,
             emulated: pair(EMULATED)?,
+            remote: find(REMOTE).ok(),
         })
+    }
+
+    /// The links of a stage with the split driver.
+    ///
+    /// # Errors
+    /// [`Code::DropIn`] where this installation does not have it.
+    pub fn remote_links(&self) -> Result<[Link<'_>; 1], Fault> {
+        let remote = self.remote.as_deref().ok_or_else(|| {
+            Fault::new(Code::DropIn, format!("{REMOTE} is missing"))
+                .hint("the `enforced` isolation needs it beside the other libraries")
+        })?;
+        Ok([("libcuda.so", remote)])
     }
 
     /// The folders looked in. Tests run from `target/<profile>/deps`, one below the libraries.
@@ -302,6 +320,9 @@ pub fn stage_for_others(run: &RunDir) -> Result<(), Fault> {
     stage(run, &found.limiter.links())?;
     stage(run, &found.emulated.links())?;
     stage(run, &[found.emulated.nvml_link()])?;
+    if found.remote.is_some() {
+        stage(run, &found.remote_links()?)?;
+    }
     Ok(())
 }
 

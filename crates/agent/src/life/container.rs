@@ -53,7 +53,7 @@ pub struct SharedDevices {
 pub struct Parts {
     /// The folder of the page server's socket. The folder is mounted, because the page server may be replaced.
     pub socket: PathBuf,
-    /// The limiter's libraries, in a folder for each value that `$LIB` has in one image or another.
+    /// The limiter's libraries, or the split driver's under [`Below::Worker`], in a folder for each value that `$LIB` has in one image or another.
     pub limiter: PathBuf,
     /// The one of these folders whose files are mounted over an image's own libraries.
     pub limiter_files: PathBuf,
@@ -73,6 +73,8 @@ pub enum Below {
     Folder(PathBuf),
     /// NVIDIA's libcuda.so.1, as it lies on the host.
     Driver(PathBuf),
+    /// None: workers make the calls of its programs. No node of a device belongs in the container.
+    Worker,
 }
 
 /// Makes the files of slices for containers.
@@ -157,11 +159,15 @@ fn prepare(
         .hint("only the user of the run directory, or root, can share its slices with containers")
     };
     let drop_ins = DropIns::find()?;
-    let (limiter, limiter_files) = stage_for_containers(run, &drop_ins.limiter.links())?;
+    let remote = slice.worker.is_some();
+    let (limiter, limiter_files) = match remote {
+        true => stage_for_containers(run, &drop_ins.remote_links()?)?,
+        false => stage_for_containers(run, &drop_ins.limiter.links())?,
+    };
     // An engine mounts files of it. Only containers of the slice, and processes that may enter here, can open them: see
     // `openings`.
     let folder = own_folder(run, &slice.id, AGENT_ONLY).map_err(cannot)?;
-    write_readable(&folder, PRELOAD, &preload_text(lib, preloads)).map_err(cannot)?;
+    write_readable(&folder, PRELOAD, &preload_text(lib, preloads, remote)).map_err(cannot)?;
     // The source of a mount belongs to the agent: in an older layout a container would get what the slice's user put
     // there.
     let own_box = run.folder().and_then(|home| home.below(BOXES)?.below(&slice.id));
@@ -176,7 +182,9 @@ fn prepare(
         .hint("delete it and make it again: `divvy slice delete`, `divvy slice create`"));
     }
     let emulated = devices.iter().all(|device| device.kind == DeviceKind::Emulated);
-    let (below, device) = if emulated {
+    let (below, device) = if remote {
+        (Below::Worker, None)
+    } else if emulated {
         let (_, files) = stage_for_containers(run, &drop_ins.emulated.links())?;
         let spec = slice.emulated_spec.as_deref().unwrap_or_default();
         let uuids: Vec<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
@@ -221,11 +229,16 @@ fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Res
 }
 
 /// The text of the file, one path a line: ld.so(8) splits it at white space and colons.
-fn preload_text(lib: &str, preloads: &[String]) -> String {
+fn preload_text(lib: &str, preloads: &[String], remote: bool) -> String {
     let names = ["libcuda.so", "libnvidia-ml.so"];
-    let libraries = names.map(|name| format!("{lib}/$LIB/{name}.1"));
-    let second_names = names.map(|name| format!("{lib}/$LIB/{}", second_name(name)));
-    let all = preloads.iter().chain(&libraries).chain(&second_names);
+    // The split driver has no NVML.
+    let names = if remote { &names[..1] } else { &names };
+    let libraries = names.iter().map(|name| format!("{lib}/$LIB/{name}.1"));
+    let second_names = names
+        .iter()
+        .map(|name| format!("{lib}/$LIB/{}", second_name(name)));
+    let ours: Vec<String> = libraries.chain(second_names).collect();
+    let all = preloads.iter().chain(&ours);
     let all: Vec<&str> = all.map(String::as_str).collect();
     all.join("\n") + "\n"
 }
@@ -254,9 +267,13 @@ mod tests {
     #[test]
     fn the_images_own_preloads_come_first() {
         assert_eq!(
-            preload_text("/l", &["/opt/p.so".into()]),
+            preload_text("/l", &["/opt/p.so".into()], false),
             "/opt/p.so\n/l/$LIB/libcuda.so.1\n/l/$LIB/libnvidia-ml.so.1\n\
              /l/$LIB/libcuda-name.so\n/l/$LIB/libnvidia-ml-name.so\n"
+        );
+        assert_eq!(
+            preload_text("/l", &[], true),
+            "/l/$LIB/libcuda.so.1\n/l/$LIB/libcuda-name.so\n"
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use divvy_model::{Code, Fault, SliceState};
+use divvy_model::{Code, Fault, LifetimeAnchor, SliceState};
 use rustix::process::Signal;
 
 use crate::api::events::EventKind;
@@ -81,6 +81,14 @@ impl Endings {
         peer.may_change(slice.record.uid, self.uid)?;
         let id = slice.record.id.clone();
         if slice.record.lasting {
+            let own = LifetimeAnchor::Process {
+                pid: peer.pid,
+                start_ticks: peer.since,
+            };
+            if slice.record.worker.is_some() && slice.record.lifetime_anchor == Some(own) {
+                // The run that the slice goes with: its program has ended.
+                slice.leave(peer.pid);
+            }
             return self.delete(&mut state, &id);
         }
         slice.set_page_server(None);
@@ -154,6 +162,7 @@ impl Endings {
                 .hint("`divvy inspect` says more; try again"));
             }
             slice.end_page_server();
+            slice.end_worker();
         }
         if self.journal.may_log(shown.uid) {
             tracing::info!(slice = shown.name, "slice deleted");

@@ -17,3 +17,4 @@ pub(crate) mod pages;
 pub(crate) mod records;
 pub(crate) mod resize;
 pub(crate) mod slice;
+pub(crate) mod workers;

@@ -15,6 +15,7 @@ use crate::life::grants::Grants;
 use crate::life::pages;
 use crate::life::records::{control_socket, store};
 use crate::life::slice::Need;
+use crate::life::workers::Workers;
 use crate::page_server::make_sockets;
 use crate::start::log::open_log;
 use crate::start::rundir::{KeepCommand, RunDir};
@@ -34,16 +35,24 @@ pub(crate) struct PageServers {
     pub keep: KeepCommand,
     /// This is held for a slice while its page server is started.
     pub keeping: Locks,
+    /// The workers of those that have some.
+    pub workers: Arc<Workers>,
     /// The time of the last log line about a page server that could not be started.
     pub said_at: Mutex<Option<Instant>>,
 }
 
 impl PageServers {
-    /// Makes sure that a lasting slice has pages and a living page server.
+    /// Makes sure that a lasting slice has pages, a living page server and, where its programs need workers, the process
+    /// that starts them.
     ///
     /// # Errors
     /// The reason why it has none; [`Code::SliceGone`] when it was deleted meanwhile.
     pub fn keep_up(&self, id: &str) -> Result<(), Fault> {
+        self.keep_pages_up(id)?;
+        self.workers.keep_up(id)
+    }
+
+    fn keep_pages_up(&self, id: &str) -> Result<(), Fault> {
         // One start at a time for each slice, or it would get two page servers.
         let _alone = self.keeping.hold(id);
         let gone = || Fault::new(Code::SliceGone, "the slice was deleted meanwhile");
@@ -96,7 +105,13 @@ impl PageServers {
             )
         };
         // These replace the sockets of a page server that is dead, or about to be replaced.
-        let sockets = make_sockets(&self.run, &record.id, record.uid, true)?;
+        let sockets = make_sockets(
+            &self.run,
+            &record.id,
+            record.device_uid(),
+            // In containers of a slice with workers no process gets the pages.
+            record.worker.is_none(),
+        )?;
         let socket = control_socket(&self.run, &record.id);
         let (ours, theirs) = UnixStream::pair().map_err(|error| cannot().because(&error))?;
         attach::give(&ours, &sockets).map_err(|error| cannot().because(&error))?;
@@ -136,7 +151,7 @@ impl PageServers {
     /// with the next tick, and logged once a minute.
     pub fn keep_all_up(&self) {
         const SAY_AGAIN: Duration = Duration::from_secs(60);
-        let lacking: Vec<String> = {
+        let mut lacking: Vec<String> = {
             let mut state = self.state.lock();
             let lasting = state.slices.values_mut().filter(|slice| slice.record.lasting);
             lasting
@@ -145,6 +160,11 @@ impl PageServers {
                 })
                 .collect()
         };
+        for id in self.workers.lacking() {
+            if !lacking.contains(&id) {
+                lacking.push(id);
+            }
+        }
         for id in lacking {
             if let Err(fault) = self.keep_up(&id) {
                 let mut said = self.said_at.lock().unwrap_or_else(PoisonError::into_inner);

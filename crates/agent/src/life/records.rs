@@ -13,6 +13,8 @@ use crate::start::rundir::{BOXES, CONTAINERS};
 
 /// The socket at which the slice's page server serves processes on the host, in [`RunDir::slice`].
 pub(crate) const ATTACH: &str = "attach.sock";
+/// The socket at which its workers serve programs, in [`RunDir::slice`] and in [`RunDir::slice_box`].
+pub(crate) const WORKER: &str = "worker.sock";
 /// The socket at which it serves the agent.
 pub(crate) const CONTROL: &str = "control.sock";
 /// The mode for the agent's user alone.

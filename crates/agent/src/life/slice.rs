@@ -9,7 +9,7 @@ use divvy_ledger::Refusals;
 use divvy_ledger::attach::Pages;
 use divvy_model::{
     Bytes, ComputeTerms, Condition, DeviceRecord, DeviceShare, Fault, Isolation, LifetimeAnchor,
-    ProcessRecord, RunRecord, SliceRecord, SliceState,
+    ProcessRecord, RunRecord, SliceRecord, SliceState, WorkerRecord,
 };
 
 use crate::decide::admission::Hold;
@@ -50,6 +50,8 @@ pub struct Slice {
     page_server: Option<Watched>,
     /// The page server of a lasting slice that this agent started: our child, to be reaped.
     child: Option<Child>,
+    /// The process that starts its workers, as in the record.
+    worker: Option<Watched>,
     /// Its lifetime anchor, as in the record.
     anchor: Option<OpenAnchor>,
     /// The `divvy run`s that joined, as in the record.
@@ -108,11 +110,17 @@ impl Slice {
             allowance: Allowance::default(),
             page_server: None,
             child: None,
+            worker: None,
             anchor: None,
             runs: Vec::new(),
         };
         slice.go_with(slice.record.lifetime_anchor.clone());
         slice.keep_by(page_server);
+        slice.worker = slice
+            .record
+            .worker
+            .as_ref()
+            .and_then(|worker| Watched::again(worker.pid, worker.start_ticks));
         let runs = std::mem::take(&mut slice.record.runs);
         let living = runs
             .into_iter()
@@ -157,6 +165,32 @@ impl Slice {
         self.end_page_server();
         self.set_page_server(Some(child.id()));
         self.child = Some(child);
+    }
+
+    /// Whether its programs need workers, and no process that starts them lives.
+    #[must_use]
+    pub fn lacks_worker(&self) -> bool {
+        self.record.worker.is_some() && !self.worker.as_ref().is_some_and(Watched::is_alive)
+    }
+
+    /// Sets the process that starts its workers, one that lives. The earlier one is ended with the workers that it has.
+    pub fn set_worker(&mut self, worker: WorkerRecord) {
+        self.end_worker();
+        self.worker = Watched::again(worker.pid, worker.start_ticks);
+        self.record.worker = Some(worker);
+    }
+
+    /// Ends the process that starts its workers, and with it those. Where the system refuses that, it ends by itself as
+    /// soon as its socket is gone.
+    pub fn end_worker(&mut self) {
+        if let (Some(process), Some(worker)) = (self.worker.take(), &self.record.worker) {
+            let _soon = process.signal_as(false, worker.uid, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// Takes a `divvy run` off those that joined.
+    pub fn leave(&mut self, pid: u32) {
+        self.runs.retain(|(watched, _)| watched.pid() != pid);
     }
 
     /// Ends the page server of a lasting slice, which no other process would end.
@@ -412,7 +446,7 @@ impl Slice {
             fresh.then_some((found, looked))
         });
         let (found, looked) = known.unwrap_or_else(|| {
-            let found = in_slice(self.record.uid, &self.record.id);
+            let found = in_slice(self.record.device_uid(), &self.record.id);
             if let (Err(error), false) = (&found, self.blind) {
                 tracing::error!(slice = self.record.name, %error, "cannot look for the slice's processes");
             }

@@ -4,6 +4,7 @@ pub(crate) mod allowance;
 pub mod clock;
 pub(crate) mod in_slice;
 pub(crate) mod locks;
+pub(crate) mod nodes;
 pub(crate) mod nudge;
 pub(crate) mod peer;
 pub mod privilege;

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -14,10 +15,11 @@ use divvy_privileged::request::{
     CdiFolder, Device, MOST_FILES, MOST_PROCESSES, MigWord, MpsWord, Owner, PartitionName, Process, Request,
     View,
 };
-use divvy_privileged::{Privileged, Reply};
+use divvy_privileged::{Direct, Privileged, Reply};
 use rustix::process::Signal;
 
 use crate::files::kernel;
+use crate::start::rundir::RunDir;
 
 /// The part of a process's kernel file that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
@@ -40,6 +42,37 @@ pub fn helper_state() -> Option<Result<(), Fault>> {
 #[must_use]
 pub(crate) fn is_separate() -> bool {
     HELPER.get().is_some()
+}
+
+/// Whether root's work can be done at all: this is root, or has a helper.
+#[must_use]
+pub(crate) fn has_root() -> bool {
+    is_separate() || rustix::process::geteuid().is_root()
+}
+
+/// Starts the process that makes workers for a slice, as a user of its own: its id, and its start in the kernel's ticks
+/// since boot. Its standard input is `input`.
+///
+/// # Errors
+/// The refusals of the kernel or the helper.
+pub(crate) fn start_worker(
+    run: &RunDir,
+    slice: u32,
+    uid: u32,
+    input: BorrowedFd<'_>,
+) -> io::Result<(u32, u64)> {
+    let request = Request::StartWorker { slice, uid };
+    let reply = match HELPER.get() {
+        Some(helper) => helper.ask_with(&request, Some(input)),
+        None => Direct::new(run.path()).ask_with(&request, Some(input)),
+    };
+    match reply.map_err(io::Error::other)?.answer {
+        Answer::Numbers(numbers) => match numbers.as_slice() {
+            [pid, since] => Ok((u32::try_from(*pid).map_err(io::Error::other)?, *since)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        },
+        answer => Err(refused(&answer)),
+    }
 }
 
 fn ask(request: &Request) -> io::Result<Reply> {

@@ -1,6 +1,6 @@
 //! A slice as a CDI device.
 
-use divvy_agent::container::Parts;
+use divvy_agent::container::{Below, Parts};
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, Vendor};
 
@@ -84,7 +84,11 @@ pub fn slice_file(slice: &SliceRecord) -> String {
 #[must_use]
 pub fn slice_spec(slice: &SliceRecord, nodes: &SliceNodes, parts: &Parts) -> Spec {
     let ours = mounts(parts);
-    let mut edits = nodes.edits.clone();
+    let mut edits = match parts.below {
+        // Programs there have no device: its nodes would be a way past the workers.
+        Below::Worker => Edits::default(),
+        _ => nodes.edits.clone(),
+    };
     // The limiter is where the driver's own libraries would be.
     edits
         .mounts

@@ -1,7 +1,8 @@
 //! What a pod's annotations ask for.
 //!
 //! `divvy.dev/memory` is the whole pod's: one slice that all its containers are in. `memory.divvy.dev/container.NAME`, in
-//! the form that NRI's own plugins have, is a slice of that container's own. So with `compute`, `device` and `slice`.
+//! the form that NRI's own plugins have, is a slice of that container's own. So with `compute`, `device`,
+//! `isolation` and `slice`.
 //! The author of a pod writes its annotations: they are bytes from outside.
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub struct Asks {
 /// Our domain.
 const DOMAIN: &str = "divvy.dev";
 /// What can be asked for, in the runtime wrapper's words.
-const KINDS: [&str; 4] = ["memory", "compute", "device", "slice"];
+const KINDS: [&str; 5] = ["memory", "compute", "device", "isolation", "slice"];
 /// No value of ours is longer. A pod's annotations may have 256 KiB.
 const LONGEST: usize = 128;
 
@@ -126,7 +127,7 @@ fn read(key: &str) -> Result<Option<(&str, Recipient<'_>)>, Fault> {
 fn no_sense(key: &str) -> Fault {
     let shown: String = key.chars().take(LONGEST).collect();
     Fault::new(Code::Annotation, format!("the annotation `{shown}` means nothing")).hint(
-        "a pod's are divvy.dev/memory, /compute, /device and /slice; one container's memory.divvy.dev/container.NAME and the \
+        "a pod's are divvy.dev/memory, /compute, /device, /isolation and /slice; one container's memory.divvy.dev/container.NAME and the \
          like",
     )
 }

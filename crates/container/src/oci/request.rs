@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use divvy_model::{Code, Compute, Fault, MemoryAmount, Selector};
+use divvy_model::{Code, Compute, Fault, Isolation, MemoryAmount, Selector};
 
 use super::container::Container;
 use super::variables::{self, Nvidia};
@@ -70,6 +70,8 @@ pub struct Wanted {
     pub compute: Option<Compute>,
     /// Its device.
     pub device: Option<Selector>,
+    /// Its isolation level: `enforced`, where the container is to have no device. A weaker level is not asked for here.
+    pub isolation: Option<Isolation>,
 }
 
 impl Request {
@@ -130,7 +132,7 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
     let by_annotations = by_variables || !container.annotated_by_image;
     let annotated = |name: &str| container.annotations.get(&format!("{OURS}{name}"));
     let is_hidden = !by_annotations
-        && ["memory", "compute", "device", "slice"]
+        && ["memory", "compute", "device", "isolation", "slice"]
             .iter()
             .any(|name| annotated(name).is_some());
     let annotated = |name: &str| annotated(name).filter(|_| by_annotations);
@@ -165,6 +167,7 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
         memory: read(value("memory"))?,
         compute: read(value("compute"))?,
         device: read(value("device"))?,
+        isolation: value("isolation").map(isolation).transpose()?,
     };
     request.join = annotated("slice").cloned();
     if request.join.is_some() && wanted != Wanted::default() {
@@ -172,7 +175,7 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
             Code::Usage,
             "a container is let into a slice that is there, or has one of its own",
         )
-        .hint("leave divvy.dev/slice out, or divvy.dev/memory, /compute and /device"));
+        .hint("leave divvy.dev/slice out, or divvy.dev/memory, /compute, /device and /isolation"));
     }
     if wanted != Wanted::default() {
         request.slice = Some(wanted);
@@ -180,6 +183,18 @@ pub fn request(container: &Container, trust: Trust) -> Result<Request, Fault> {
     let capabilities = container.environment.get("NVIDIA_DRIVER_CAPABILITIES");
     request.capabilities = capabilities.map_or(Ok(Capabilities::default()), |text| text.parse())?;
     Ok(request)
+}
+
+/// The one level that a container may ask for. The host chooses among the others.
+fn isolation(text: &str) -> Result<Isolation, Fault> {
+    match text.parse() {
+        Ok(Isolation::Enforced) => Ok(Isolation::Enforced),
+        _ => Err(Fault::new(
+            Code::Usage,
+            format!("a container cannot ask for the `{text}` isolation"),
+        )
+        .hint("divvy.dev/isolation takes `enforced`; without it the host chooses")),
+    }
 }
 
 fn read<T>(text: Option<&str>) -> Result<Option<T>, Fault>
@@ -296,6 +311,14 @@ mod tests {
         );
         let all = wanted(Trust::Variables);
         assert_eq!((all.memory, all.compute.is_some()), (memory, true));
+        let without_device = container(&[], &[("divvy.dev/isolation", "enforced")]);
+        let wanted = request(&without_device, Trust::Annotations)
+            .expect("understood")
+            .slice;
+        assert_eq!(wanted.expect("a slice").isolation, Some(Isolation::Enforced));
+        let weaker = container(&[], &[("divvy.dev/isolation", "env")]);
+        let refused = request(&weaker, Trust::Annotations).expect_err("the host's choice");
+        assert_eq!(refused.code, Code::Usage);
         let joins = container(&[], &[("divvy.dev/slice", "alice")]);
         let join = request(&joins, Trust::Annotations).expect("understood").join;
         assert_eq!(join.as_deref(), Some("alice"));

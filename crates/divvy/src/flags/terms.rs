@@ -20,7 +20,8 @@ pub struct Flags {
     pub policy: Option<Policy>,
     /// How strongly programs are kept inside: env, cooperative, supervised, enforced, hardware, vm. cooperative stops
     /// mistakes, not malice: the limits live in the program's own process. supervised ends or freezes what goes past
-    /// them [default: supervised for containers and on the system's agent, else cooperative]
+    /// them. enforced gives programs no device, only a worker that makes their calls [default: supervised for containers
+    /// and on the system's agent, else cooperative]
     #[arg(long, value_name = "LEVEL", value_parser = word::<Isolation>)]
     pub isolation: Option<Isolation>,
     /// In a supervised slice, when a process takes more than the slice has: end it (for time: freeze the slice until

@@ -268,7 +268,7 @@ fn wait(text: &str) -> Result<Wait, Fault> {
 
 /// What the user should know and did not ask for.
 fn remarks(launch: &Launch, plan: &Plan) -> Vec<String> {
-    let mut remarks = Vec::new();
+    let mut remarks = plan.remarks.clone();
     let chosen = launch.request.device.is_some() || launch.emulated.is_some() || launch.join.is_some();
     if plan.device.kind == DeviceKind::Emulated && !chosen {
         remarks.push(format!(

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, getpid, test_kill_process};
 
-use super::handshake;
+use super::{handshake, peer};
 use crate::{Connector, Lost, Transport};
 
 /// A worker that does not greet within this time is none.
@@ -38,14 +38,15 @@ struct Connection {
 struct Socket {
     fd: OwnedFd,
     identity: (u64, u64),
-    worker: Pid,
+    /// The process that listens, where this pid namespace shows it: that of a container does not.
+    worker: Option<Pid>,
 }
 
 impl Socket {
     fn new(fd: OwnedFd) -> Result<Self, Errno> {
         Ok(Self {
             identity: identity(fd.as_fd())?,
-            worker: sockopt::socket_peercred(&fd)?.pid,
+            worker: peer::pid_of(fd.as_fd()),
             fd,
         })
     }
@@ -60,7 +61,10 @@ impl Socket {
     fn is_open(&self) -> bool {
         let Some(fd) = self.get() else {
             // The program has closed it. The process that listened is the one to ask then.
-            return test_kill_process(self.worker) != Err(Errno::SRCH);
+            // Where that cannot be asked, a program does not wait for ever.
+            return self
+                .worker
+                .is_some_and(|worker| test_kill_process(worker) != Err(Errno::SRCH));
         };
         handshake::is_open(fd)
     }

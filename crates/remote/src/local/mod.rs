@@ -15,6 +15,7 @@
 
 pub mod connector;
 mod handshake;
+mod peer;
 pub mod serve;
 
 pub use connector::LocalConnector;

@@ -103,10 +103,14 @@ impl Auditor {
                 let Some(began) = procs::start_ticks(pid) else {
                     continue;
                 };
-                let mut sights: Vec<Sight> = scan::of_process(pid, slice.uid, &drivers)
-                    .into_iter()
-                    .map(Sight::Mapped)
-                    .collect();
+                let mut sights: Vec<Sight> = match slice.terms.isolation {
+                    // Whatever its programs load, they have no device; and the workers have the driver below.
+                    Isolation::Enforced => Vec::new(),
+                    _ => scan::of_process(pid, slice.uid, &drivers)
+                        .into_iter()
+                        .map(Sight::Mapped)
+                        .collect(),
+                };
                 let is_unmanaged =
                     holding.contains(&pid) && !in_ledgers.contains(&pid) && !free.contains(&pid);
                 if is_unmanaged

@@ -37,7 +37,8 @@ pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
 /// # Errors
 /// [`Code::NotEnforceable`] under a strict policy.
 pub fn judge(program: &std::ffi::OsStr, slice: &SliceRecord) -> Result<Option<Bypass>, Fault> {
-    if slice.terms.isolation == Isolation::Env {
+    // Under `enforced` a program without the drop-in has no device.
+    if matches!(slice.terms.isolation, Isolation::Env | Isolation::Enforced) {
         return Ok(None);
     }
     let Some(file) = program::find(program) else {

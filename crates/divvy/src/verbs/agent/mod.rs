@@ -8,7 +8,7 @@ mod units;
 use std::os::unix::process::CommandExt;
 
 use clap::Subcommand;
-use divvy_agent::{DropIns, RunDir, close_inherited, let_go, privilege, serve_agent, stage};
+use divvy_agent::{RunDir, close_inherited, let_go, privilege, serve_agent};
 use divvy_model::{Code, Fault};
 use divvy_privileged::{Remote, confine_agent};
 use tracing_subscriber::EnvFilter;
@@ -111,10 +111,7 @@ fn be_helped(helper: Remote) -> Result<(), Fault> {
 
 /// Puts the drop-ins where other users' programs load them from: only the agent writes there.
 fn stage_for_others(run: &RunDir) {
-    let staged = DropIns::find().and_then(|found| {
-        stage(run, &found.limiter.links())?;
-        stage(run, &found.emulated.links())
-    });
+    let staged = divvy_agent::stage_for_others(run);
     if let Err(fault) = staged {
         tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
     }

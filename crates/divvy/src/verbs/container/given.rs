@@ -191,6 +191,7 @@ fn wanted(request: &mut Request) -> Result<Wanted, Fault> {
                 ..compute::Flags::default()
             },
             device,
+            isolation: wanted.isolation,
             ..terms::Flags::default()
         },
         capabilities: Some(request.capabilities.clone()),

@@ -41,7 +41,13 @@ pub fn entries() -> Vec<Entry> {
                  and costs an honest program nothing",
                 "divvy run --isolation supervised --memory 8GiB --compute 30% --cap hard -- python train.py",
             ),
-            Isolation::Enforced => ("the tenant has no device: limits stand outside its process", "-"),
+            Isolation::Enforced => (
+                "the program has no device. A worker, a process of a user of its own, makes its calls within the slice's \
+                 limits, so they hold whatever the program does. A call costs a round trip through shared memory, and one \
+                 without a result much less. Graphs, callbacks and managed memory are not supported, nor are programs that \
+                 are static or have NVIDIA's runtime linked in: `supervised` serves those. It needs the system's agent",
+                "divvy run --isolation enforced --memory 8GiB -- python train.py",
+            ),
             Isolation::Hardware => (
                 "the device itself is partitioned: MIG, or AMD's partitions",
                 "divvy run --share mig --memory 10GiB -- python serve.py",
@@ -52,7 +58,7 @@ pub fn entries() -> Vec<Entry> {
             level,
             about,
             not_protected: level.not_protected(),
-            offered: level <= Isolation::Supervised,
+            offered: level <= Isolation::Enforced,
             example,
         }
     };

@@ -1,0 +1,265 @@
+//! The process that makes workers for a slice's programs: how root starts it, and what the agent tells it.
+//!
+//! The agent makes the sockets and sends them, with the variables of the workers, over the process's standard input. So
+//! root handles two numbers and a descriptor, and no path. docs/adr/0046 has the reasons.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+
+use crate::answer::{Answer, Refusal};
+use crate::channel::{Channel, pair};
+use crate::process::start_ticks;
+use crate::request::WORKER_UIDS;
+
+/// The program.
+const PROGRAM: &str = "divvy-worker";
+
+/// Where a listening socket of the process is reached, and whose connections it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// On the host: processes of one user.
+    Host {
+        /// The slice's user.
+        uid: u32,
+        /// Only descendants of this `divvy run`, by its id and its start in the kernel's ticks since boot. None: every
+        /// process of the user.
+        below: Option<(u32, u64)>,
+    },
+    /// In the slice's containers, which alone have the socket mounted.
+    Container,
+}
+
+/// What the agent tells the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The path of its socket: it ends when that is another file, or none.
+    pub socket: PathBuf,
+    /// Whose programs it takes, for each socket that comes beside this.
+    pub doors: Vec<Door>,
+    /// The variables of the workers.
+    pub variables: Vec<(String, OsString)>,
+}
+
+impl Order {
+    /// Its bytes: lines that end with a zero byte.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut line = |line: &[u8]| {
+            bytes.extend_from_slice(line);
+            bytes.push(0);
+        };
+        line(self.socket.as_os_str().as_bytes());
+        line(self.doors.len().to_string().as_bytes());
+        for door in &self.doors {
+            let words = match door {
+                Door::Container => "container".to_owned(),
+                Door::Host { uid, below: None } => format!("host {uid}"),
+                Door::Host {
+                    uid,
+                    below: Some((pid, since)),
+                } => format!("host {uid} {pid} {since}"),
+            };
+            line(words.as_bytes());
+        }
+        for (name, value) in &self.variables {
+            let mut variable = name.clone().into_bytes();
+            variable.push(b'=');
+            variable.extend_from_slice(value.as_bytes());
+            line(&variable);
+        }
+        bytes
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut lines = bytes.strip_suffix(&[0])?.split(|byte| *byte == 0);
+        let socket = PathBuf::from(OsString::from_vec(lines.next()?.to_vec()));
+        let text = |line: &[u8]| String::from_utf8(line.to_vec()).ok();
+        let count: usize = text(lines.next()?)?.parse().ok()?;
+        let mut doors = Vec::new();
+        for _ in 0..count {
+            let words = text(lines.next()?)?;
+            let words: Vec<&str> = words.split(' ').collect();
+            doors.push(match words.as_slice() {
+                ["container"] => Door::Container,
+                ["host", uid] => Door::Host {
+                    uid: uid.parse().ok()?,
+                    below: None,
+                },
+                ["host", uid, pid, since] => Door::Host {
+                    uid: uid.parse().ok()?,
+                    below: Some((pid.parse().ok()?, since.parse().ok()?)),
+                },
+                _ => return None,
+            });
+        }
+        let variable = |line: &[u8]| {
+            let at = line.iter().position(|byte| *byte == b'=')?;
+            Some((text(&line[..at])?, OsString::from_vec(line[at + 1..].to_vec())))
+        };
+        Some(Self {
+            socket,
+            doors,
+            variables: lines.map(variable).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// The agent's end and the process's standard input.
+///
+/// # Errors
+/// The system's reason.
+pub fn channel() -> io::Result<(Channel, OwnedFd)> {
+    let (ours, its) = pair()?;
+    Ok((ours, its.into_fd()))
+}
+
+/// Tells the process all it has to know: a message for the words, and one for each socket.
+///
+/// # Errors
+/// The system's reason.
+pub fn tell(channel: &Channel, order: &Order, sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
+    channel.send(&order.encode(), None)?;
+    sockets
+        .iter()
+        .try_for_each(|socket| channel.send(b"socket", Some(*socket)))
+}
+
+/// What the agent tells this process, whose standard input it is.
+///
+/// # Errors
+/// The system's reason; `InvalidData` for what is no order.
+pub fn told() -> io::Result<(Order, Vec<OwnedFd>)> {
+    let channel = Channel::of(rustix::stdio::stdin().try_clone_to_owned()?);
+    let next = || {
+        channel
+            .receive()?
+            .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    };
+    let order: crate::channel::Received = next()?;
+    let order = Order::decode(&order.bytes).ok_or(io::ErrorKind::InvalidData)?;
+    let mut sockets = Vec::new();
+    for _ in &order.doors {
+        let next: io::Result<crate::channel::Received> = next();
+        sockets.push(next?.descriptor.ok_or(io::ErrorKind::InvalidData)?);
+    }
+    Ok((order, sockets))
+}
+
+/// Starts the process: its id, and its start in the kernel's ticks since boot.
+pub(crate) fn start(slice: u32, uid: u32, input: Option<OwnedFd>) -> Result<Answer, Answer> {
+    let input = input.ok_or(Answer::Refused(Refusal::Malformed))?;
+    if rustix::net::sockopt::socket_type(&input) != Ok(rustix::net::SocketType::SEQPACKET) {
+        return Err(Answer::Refused(Refusal::Malformed));
+    }
+    let known = nix::unistd::User::from_uid(uid.into());
+    if !WORKER_UIDS.contains(&uid) || known.ok().flatten().is_some() {
+        return Err(Answer::Refused(Refusal::User));
+    }
+    let program = program().ok_or(Answer::Refused(Refusal::Program))?;
+    let mut command = Command::new(program);
+    command
+        .args(["--slice", &format!("{slice:08x}")])
+        .env_clear()
+        .current_dir("/")
+        // No signal of a terminal's reaches it.
+        .process_group(0)
+        // No group but this one.
+        .uid(uid)
+        .gid(nodes_group().unwrap_or(uid))
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::null());
+    let failed = |error: &io::Error| Answer::Failed(Errno::from_io_error(error).unwrap_or(Errno::IO));
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let pid = child.id();
+    // It is not reaped yet, so the number is its own.
+    let since = start_ticks(pid).map_err(|error| failed(&error));
+    // A thread reaps it. Where none can be made it stays, until this process ends, as a process that has ended.
+    let _reaps = std::thread::Builder::new().spawn(move || child.wait());
+    Ok(Answer::Numbers(vec![u64::from(pid), since?]))
+}
+
+/// The group of NVIDIA's device nodes, where the driver gives them one that is not root's.
+fn nodes_group() -> Option<u32> {
+    let node = std::fs::symlink_metadata("/dev/nvidiactl").ok()?;
+    Some(node.gid()).filter(|gid| *gid != 0)
+}
+
+/// The program beside this one, or where packages put it. Root alone can change it.
+fn program() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let beside = own.parent()?;
+    // Tests lie one folder below.
+    let above = beside.parent().unwrap_or(beside);
+    let places = [
+        beside.join(PROGRAM),
+        above.join("lib/divvy").join(PROGRAM),
+        above.join(PROGRAM),
+    ];
+    places.into_iter().find(|path| is_roots(path))
+}
+
+fn is_roots(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn an_order_comes_over_as_it_was_given() {
+        let order = Order {
+            socket: "/run/divvy/slices/0123abcd/worker.sock".into(),
+            doors: vec![
+                Door::Container,
+                Door::Host {
+                    uid: 1000,
+                    below: Some((7, 99)),
+                },
+                Door::Host { uid: 0, below: None },
+            ],
+            variables: vec![("A".into(), "b=c".into()), ("B".into(), "".into())],
+        };
+        assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
+        assert_eq!(Order::decode(&[]), None);
+        assert_eq!(Order::decode(b"/s\x009\x00container\x00"), None);
+        let (ours, its) = channel().expect("a channel");
+        let sent = [its.as_fd()];
+        tell(&ours, &order, &sent).expect("sent");
+    }
+
+    #[test]
+    fn no_other_user_can_be_asked_for() {
+        let start = |uid| {
+            let (_ours, its) = channel().expect("a channel");
+            start(1, uid, Some(its))
+        };
+        for uid in [
+            0,
+            1000,
+            65_534,
+            WORKER_UIDS.start() - 1,
+            WORKER_UIDS.end() + 1,
+            u32::MAX,
+        ] {
+            assert_eq!(start(uid), Err(Answer::Refused(Refusal::User)), "{uid}");
+        }
+        assert_eq!(
+            super::start(1, *WORKER_UIDS.start(), None),
+            Err(Answer::Refused(Refusal::Malformed))
+        );
+    }
+}

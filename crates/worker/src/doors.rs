@@ -1,0 +1,102 @@
+//! Which connections are taken: by what the kernel says of the process at the other end.
+
+use std::fs;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use divvy_ledger::peer_pidfd;
+use divvy_privileged::start_ticks;
+use divvy_privileged::workers::Door;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+/// As many processes stand between a program and its `divvy run` at most.
+const DEEPEST: usize = 256;
+
+/// Whether the process at the other end may have a worker.
+pub fn admits(door: &Door, connection: BorrowedFd<'_>) -> bool {
+    let Door::Host { uid, below } = door else {
+        // The slice's containers alone have this socket mounted.
+        return true;
+    };
+    let Ok(peer) = socket_peercred(connection) else {
+        return false;
+    };
+    if peer.uid.as_raw() != *uid {
+        return false;
+    }
+    let Some((root, since)) = *below else {
+        return true;
+    };
+    let pinned = match peer_pidfd(connection) {
+        Err(Errno::NOPROTOOPT) => pidfd_open(peer.pid, PidfdFlags::empty()),
+        pinned => pinned,
+    };
+    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+    // Both live after the walk between them, so no number in it meant another process.
+    let is_below = is_below(pid, root) && start_ticks(root).is_ok_and(|began| began == since);
+    is_below && pinned.is_ok_and(|pinned| lives(&pinned))
+}
+
+/// A process that loses its parents becomes a child of its `divvy run`, so no program of it leaves the tree.
+fn is_below(pid: u32, root: u32) -> bool {
+    let mut at = pid;
+    for _ in 0..DEEPEST {
+        match parent(at) {
+            Some(above) if above == root => return true,
+            Some(above) if above > 1 && above != at => at = above,
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold any character.
+    let rest = stat.rsplit_once(')')?.1;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A process's descriptor is readable once the process has ended.
+fn lives(process: &OwnedFd) -> bool {
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let mut look = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
+    poll(&mut look, Some(&now)) == Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn own() -> (u32, u64) {
+        let pid = std::process::id();
+        (pid, start_ticks(pid).expect("we live"))
+    }
+
+    #[test]
+    fn a_process_of_the_slice_is_let_in_and_no_other() {
+        let (ours, _its) = UnixStream::pair().expect("a pair");
+        let uid = rustix::process::getuid().as_raw();
+        let above = parent(std::process::id()).expect("a parent");
+        let since = start_ticks(above).expect("it lives");
+        let host = |uid, below| Door::Host { uid, below };
+        let admits = |door: Door| admits(&door, ours.as_fd());
+        assert!(admits(Door::Container));
+        assert!(admits(host(uid, None)));
+        assert!(!admits(host(uid + 1, None)), "another user");
+        assert!(admits(host(uid, Some((above, since)))), "its parent's");
+        assert!(
+            !admits(host(uid, Some((above, since + 1)))),
+            "another process had that number"
+        );
+        assert!(!admits(host(uid, Some(own()))), "not below itself");
+        assert!(!admits(host(uid, Some((1, start_ticks(1).unwrap_or(0))))) || above == 1);
+    }
+}

@@ -1,0 +1,305 @@
+//! The level `enforced`: a tenant has no device, and what holds it to its share is out of its reach. The machine is one
+//! with several users and the system's agent.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use divvy_tests::clients::system_python;
+use divvy_tests::host::{finish, stderr, succeeded};
+use divvy_tests::system::System;
+use divvy_tests::tenant::Tenant;
+use divvy_tests::users::User;
+use divvy_tests::{MIB, processes, wait};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// A slice's process for its workers, and the workers.
+struct Workers {
+    listener: u32,
+    uid: u32,
+    socket: PathBuf,
+}
+
+impl Workers {
+    fn of(system: &System, name: &str) -> Self {
+        let shown = system.json(["inspect", name]);
+        assert_eq!(shown["isolation"], "enforced", "{shown}");
+        let number = |field: &str| {
+            let number = shown["worker"][field].as_u64().expect("a number");
+            u32::try_from(number).expect("a number")
+        };
+        let id = shown["id"].as_str().expect("an id");
+        Self {
+            listener: number("pid"),
+            uid: number("uid"),
+            socket: system.slice_folder(id).join("worker.sock"),
+        }
+    }
+
+    /// The processes that serve programs.
+    fn serving(&self) -> Vec<u32> {
+        let serving = processes::tree(self.listener).split_off(1);
+        assert!(serving.iter().all(|pid| processes::user(*pid) == Some(self.uid)));
+        serving
+    }
+
+    fn are_gone(&self, serving: &[u32]) {
+        wait::until("the workers are gone", || {
+            let mut all = serving.iter().chain([&self.listener]);
+            all.all(|pid| !processes::is_alive(*pid)).then_some(())
+        });
+    }
+}
+
+fn enforced(system: &System, user: &User, name: &str, memory: &str) -> Command {
+    let words = [
+        "run",
+        "--isolation",
+        "enforced",
+        "--name",
+        name,
+        "--memory",
+        memory,
+        "--",
+    ];
+    system.divvy_as(user, words)
+}
+
+fn probe(system: &System, user: &User, name: &str, memory: &str) -> Tenant {
+    let mut command = enforced(system, user, name, memory);
+    command.arg(system.program("probe"));
+    Tenant::start(command)
+}
+
+fn gone(system: &System, name: &str) {
+    wait::until("the slice is gone", || {
+        let slices = system.slices();
+        slices.iter().all(|slice| slice.name != name).then_some(())
+    });
+}
+
+/// What a user's Python says, run with these arguments.
+fn python_as(system: &System, user: &User, script: &str, words: &[&str]) -> Option<String> {
+    let python = system_python()?;
+    let mut command = system.command_as(user, python);
+    Some(succeeded(&finish(command.args(["-c", script]).args(words))))
+}
+
+/// Connects, and waits for the greeting of a worker.
+const CONNECT: &str = r"
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    s.connect(sys.argv[1])
+    print('served' if s.recv(64) else 'refused')
+except OSError as error:
+    print('refused', error)
+";
+
+/// What a tracer and a killer may do to a process.
+const ATTACK: &str = r"
+import ctypes, os, sys
+pid, libc, done = int(sys.argv[1]), ctypes.CDLL(None, use_errno=True), []
+for name in ('mem', 'maps', 'environ', 'root', 'cwd', 'exe', 'fd/0'):
+    try:
+        path = f'/proc/{pid}/{name}'
+        os.readlink(path) if name in ('root', 'cwd', 'exe', 'fd/0') else open(path, 'rb').close()
+        done.append(name)
+    except OSError: pass
+for request in (16, 0x4206):
+    if libc.ptrace(request, pid, 0, 0) == 0: done.append('ptrace')
+for signal in (0, 9, 15, 19):
+    try:
+        os.kill(pid, signal)
+        done.append('kill')
+    except OSError: pass
+buffer = ctypes.create_string_buffer(8)
+vector = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 8)
+if libc.process_vm_readv(pid, vector, 1, vector, 1, 0) > 0: done.append('process_vm_readv')
+print('did', done)
+";
+
+#[test]
+fn a_tenant_without_a_device_computes_within_its_limit_and_leaves_nothing() {
+    let Some(system) = System::new() else { return };
+    let alice = &system.users.alice;
+    let mut tenant = probe(&system, alice, "one", "1GiB");
+    let workers = Workers::of(&system, "one");
+    let free = tenant.memory();
+    assert_eq!(free.1, 1024 * MIB);
+    assert_eq!(tenant.allocate(900 * MIB), Ok(()));
+    assert_eq!(
+        tenant.allocate(200 * MIB),
+        Err("CUDA_ERROR_OUT_OF_MEMORY".to_owned())
+    );
+    assert!(tenant.copies());
+    let maps = fs::read_to_string(format!("/proc/{}/maps", tenant.pid())).expect("its maps");
+    assert!(maps.contains("/stages/"), "the drop-in: {maps}");
+    for what in ["emulated", "limit_cuda", "divvy-ledger", "divvy-engine"] {
+        assert!(!maps.contains(what), "{what}: {maps}");
+    }
+    // What the copies freed in stream order comes back when the tenant looks.
+    wait::until("what it holds is shown", || {
+        let _looked = tenant.memory();
+        (system.slice("one").memory_used_bytes == 900 * MIB).then_some(())
+    });
+    let serving = workers.serving();
+    assert_eq!(serving.len(), 1, "{serving:?}");
+    // The driver and the device were opened, and then the worker was locked up.
+    let status = fs::read_to_string(format!("/proc/{}/status", serving[0])).expect("its status");
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000"] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    assert!(tenant.end().success());
+    gone(&system, "one");
+    workers.are_gone(&serving);
+    system.holds();
+}
+
+#[test]
+fn a_tenant_reaches_neither_its_worker_nor_anothers_nor_the_pages() {
+    let Some(system) = System::new() else { return };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let mut first = probe(&system, alice, "first", "1GiB");
+    let mut second = probe(&system, bob, "second", "1GiB");
+    assert_eq!(first.allocate(MIB), Ok(()));
+    assert_eq!(second.allocate(MIB), Ok(()));
+    let (of_alice, of_bob) = (Workers::of(&system, "first"), Workers::of(&system, "second"));
+    assert_ne!(of_alice.uid, of_bob.uid);
+    let tenants = [alice.uid, bob.uid, system.users.agent.uid, 0];
+    assert!(!tenants.contains(&of_alice.uid) && !tenants.contains(&of_bob.uid));
+    // Not as its user, and not as root of a user namespace of its own.
+    for pid in [of_alice.listener, of_alice.serving()[0], of_bob.serving()[0]] {
+        let Some(said) = python_as(&system, alice, ATTACK, &[&pid.to_string()]) else {
+            return;
+        };
+        assert_eq!(said.trim(), "did []", "of {pid}");
+        let mut root = system.command_as(alice, "unshare");
+        root.args(["-Ur", "python3", "-c", ATTACK, &pid.to_string()]);
+        assert_eq!(succeeded(&finish(&mut root)).trim(), "did []", "of {pid} as root");
+    }
+    // A program of alice's outside her slice, and one of bob's.
+    let connect = |user: &User, socket: &Path| {
+        let socket = socket.to_string_lossy().into_owned();
+        python_as(&system, user, CONNECT, &[&socket]).unwrap_or_default()
+    };
+    assert!(connect(alice, &of_alice.socket).starts_with("refused"));
+    assert!(connect(bob, &of_alice.socket).starts_with("refused"));
+    // Inside it she is served: the refusals above were for who she is.
+    let mut inside = enforced(&system, alice, "inside", "64MiB");
+    let own = "import os, sys; sys.argv = ['', os.environ['DIVVY_REMOTE']]\n";
+    inside.args(["python3", "-c", &format!("{own}{CONNECT}")]);
+    assert_eq!(succeeded(&finish(&mut inside)).trim(), "served");
+    // Neither the pages of the slice nor those of the device are given to her.
+    for socket in [
+        of_alice.socket.with_file_name("attach.sock"),
+        of_bob.socket.with_file_name("attach.sock"),
+    ] {
+        let refused = finish(system.attacker_as(alice, ["limit"]).arg(&socket));
+        assert!(!refused.status.success(), "{refused:?}");
+    }
+    let emulated = system.program("libdivvy_emulated_cuda.so");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        std::os::unix::fs::symlink(&emulated, alice.home.join(name)).expect("a link");
+    }
+    let mut past = enforced(&system, alice, "past", "64MiB");
+    past.args(["env", "LD_PRELOAD=", "DIVVY_EMULATED=h100"])
+        .arg(format!("LD_LIBRARY_PATH={}", alice.home.display()))
+        .arg(system.program("probe"));
+    let said = finish(&mut past);
+    assert!(!said.status.success(), "a device of its own: {said:?}");
+    assert_eq!(first.allocate(MIB), Ok(()), "all that did no harm");
+    assert_eq!(second.allocate(MIB), Ok(()));
+    system.holds();
+}
+
+#[test]
+fn a_dead_worker_is_its_programs_alone_and_programs_outlive_the_agent() {
+    let Some(system) = System::new() else { return };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let mut first = probe(&system, alice, "first", "1GiB");
+    let mut second = probe(&system, bob, "second", "1GiB");
+    assert_eq!(first.allocate(600 * MIB), Ok(()));
+    assert_eq!(second.allocate(600 * MIB), Ok(()));
+    let (of_first, of_second) = (Workers::of(&system, "first"), Workers::of(&system, "second"));
+    let before = of_second.serving();
+    let dead = of_first.serving();
+    for pid in &dead {
+        processes::signal(*pid, Signal::KILL);
+    }
+    assert_eq!(
+        first.allocate(MIB),
+        Err("CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned())
+    );
+    assert_eq!(of_second.serving(), before);
+    assert!(second.copies());
+    // The agent and its helper end. Workers go on, and the next agent takes over.
+    system.stop_agent();
+    assert_eq!(second.allocate(100 * MIB), Ok(()));
+    assert!(second.allocate(600 * MIB).is_err(), "the limit holds meanwhile");
+    system.start_agent();
+    assert_eq!(of_second.serving(), before);
+    assert_eq!(Workers::of(&system, "second").listener, of_second.listener);
+    succeeded(&finish(
+        &mut system.divvy_as(bob, ["resize", "second", "--memory", "2GiB"]),
+    ));
+    assert_eq!(second.allocate(600 * MIB), Ok(()));
+    // The process that starts workers is replaced when it dies, and its workers with it.
+    processes::signal(of_second.listener, Signal::KILL);
+    let next = wait::until("another listens", || {
+        let next = Workers::of(&system, "second");
+        (next.listener != of_second.listener).then_some(next)
+    });
+    assert_eq!(next.uid, of_second.uid);
+    assert_eq!(
+        second.allocate(MIB),
+        Err("CUDA_ERROR_DEVICE_UNAVAILABLE".to_owned())
+    );
+    drop(first);
+    succeeded(&finish(
+        &mut system.divvy_as(bob, ["kill", "second", "--yes", "--signal", "KILL"]),
+    ));
+    second.wait();
+    for (name, workers, serving) in [("first", of_first, dead), ("second", next, before)] {
+        gone(&system, name);
+        workers.are_gone(&serving);
+    }
+    system.holds();
+}
+
+#[test]
+fn the_level_is_refused_where_it_would_be_none() {
+    let Some(system) = System::new() else { return };
+    let alice = &system.users.alice;
+    let run = |words: &[&str]| {
+        let mut command = system.divvy_as(alice, ["run", "--isolation", "enforced", "--memory", "64MiB"]);
+        finish(command.args(words))
+    };
+    for (words, why) in [
+        (["--share", "mps", "--", "true"], "by leases, not by mps"),
+        (["--driver", "/etc/passwd", "--", "true"], "driver"),
+    ] {
+        let refused = run(&words);
+        assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+        assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
+    }
+    // An agent of her own.
+    let own = alice.home.join("run");
+    let mut alone = system.divvy_as(alice, ["run", "--isolation", "enforced", "--memory", "64MiB"]);
+    alone.env("DIVVY_RUN_DIR", &own).env("DIVVY_EMULATED", "h100");
+    let refused = finish(alone.args(["--", "true"]));
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(
+        stderr(&refused).contains("runs as your own user"),
+        "{}",
+        stderr(&refused)
+    );
+    let shown: Value = system.json(["explain", "isolation"]);
+    let levels = shown["items"].as_array().expect("levels");
+    let offered = |level: &str| {
+        let mut found = levels.iter().filter(|entry| entry["level"] == level);
+        found.next().expect("a level")["offered"].clone()
+    };
+    assert_eq!(offered("enforced"), Value::Bool(true));
+}
