@@ -20,7 +20,7 @@ pub struct DeviceHeap(Mutex<Option<Heap>>);
 struct Heap {
     memory: Arc<Allocation>,
     free: FreeList,
-    /// Bytes of each piece, by its offset.
+    /// Bytes of each allocation, by its offset.
     taken: HashMap<u64, u64>,
 }
 
@@ -49,7 +49,7 @@ impl DeviceHeap {
         Some(heap.memory.base + offset)
     }
 
-    /// Gives back a piece; false where the address is not the beginning of one.
+    /// Gives back an allocation; false where the address is not the beginning of one.
     pub fn free(&self, address: u64) -> bool {
         let mut heap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(heap) = heap.as_mut() else { return false };

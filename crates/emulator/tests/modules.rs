@@ -605,7 +605,7 @@ fn memory_that_kernels_allocate() {
             assert!(all.iter().all(|address| address % 16 == 0 && *address != 0));
             assert_eq!(given(), (0..96).map(|t| t * 8).collect::<Vec<u32>>());
         }
-        // 4 MiB have room for 52 pieces of 80,000 bytes; sizes that no heap has are null as well.
+        // 4 MiB have room for 52 allocations of 80,000 bytes; sizes that no heap has are null as well.
         assert_eq!(taken(80_000).iter().filter(|address| **address != 0).count(), 52);
         for bytes in [1 << 40, u64::MAX, u64::MAX - 14, 0] {
             assert_eq!(taken(bytes), [0; 96], "{bytes}");
