@@ -97,6 +97,13 @@ mod tests {
             "another process had that number"
         );
         assert!(!admits(host(uid, Some(own()))), "not below itself");
-        assert!(!admits(host(uid, Some((1, start_ticks(1).unwrap_or(0))))) || above == 1);
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("it starts");
+        let below = (child.id(), start_ticks(child.id()).expect("it lives"));
+        assert!(!admits(host(uid, Some(below))), "not its child's");
+        child.kill().expect("ours");
+        child.wait().expect("ended");
     }
 }
