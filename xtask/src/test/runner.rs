@@ -1,9 +1,11 @@
 //! Runs test programs: small ones beside each other; those that look at shares of time, and scenarios, one after the other.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 
@@ -86,6 +88,24 @@ pub fn output_of(command: &mut Command) -> anyhow::Result<(String, bool)> {
     Ok((text, child.wait()?.success()))
 }
 
+/// How often it is looked whether a silent program has ended.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long the output of a program that has ended is waited for.
+const LEFT_BEHIND: Duration = Duration::from_secs(5);
+
+/// The lines as they come. Its thread ends with the pipe.
+fn lines_of(reader: PipeReader) -> Receiver<std::io::Result<Vec<u8>>> {
+    let (teller, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).split(b'\n') {
+            if teller.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
 /// Runs one program. What it prints goes out as it comes, or all at its end, so that the output of two that run
 /// beside each other is not mixed.
 fn suite_of(program: &Program, mut command: Command, as_it_comes: bool) -> anyhow::Result<Suite> {
@@ -101,11 +121,28 @@ fn suite_of(program: &Program, mut command: Command, as_it_comes: bool) -> anyho
     drop(command);
     let mut suite = Suite::new(program);
     let mut printed = format!("\n-- {}\n", program.name).into_bytes();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = line?;
-        suite.note(&String::from_utf8_lossy(&line));
-        printed.extend_from_slice(&line);
-        printed.push(b'\n');
+    let lines = lines_of(reader);
+    let mut ended = None;
+    loop {
+        match lines.recv_timeout(LOOK) {
+            Ok(line) => {
+                let line = line?;
+                suite.note(&String::from_utf8_lossy(&line));
+                printed.extend_from_slice(&line);
+                printed.push(b'\n');
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            // A process that a test left behind holds the pipe, and may do so for long.
+            Err(RecvTimeoutError::Timeout) if ended.is_some_and(|at: Instant| at.elapsed() > LEFT_BEHIND) => {
+                printed.extend_from_slice(b"note: a test left a process behind that holds this output\n");
+                break;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if ended.is_none() && child.try_wait()?.is_some() {
+                    ended = Some(Instant::now());
+                }
+            }
+        }
         if as_it_comes {
             std::io::stdout().write_all(&std::mem::take(&mut printed))?;
         }

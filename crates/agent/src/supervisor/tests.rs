@@ -32,6 +32,7 @@ struct Shell {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+    spawned: Vec<u32>,
 }
 
 impl Shell {
@@ -43,7 +44,12 @@ impl Shell {
             .expect("a shell");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        Self { child, input, output }
+        Self {
+            child,
+            input,
+            output,
+            spawned: Vec::new(),
+        }
     }
 
     fn told(&mut self, line: &str) -> String {
@@ -54,12 +60,14 @@ impl Shell {
     }
 
     fn spawn(&mut self) -> u32 {
-        self.told("sleep 600 >/dev/null & echo $!")
-            .parse()
-            .expect("a number")
+        let pid = self.told("sleep 600 >/dev/null & echo $!");
+        let pid = pid.parse().expect("a number");
+        self.spawned.push(pid);
+        pid
     }
 
     fn end(&mut self, pid: u32) {
+        self.spawned.retain(|spawned| *spawned != pid);
         self.told(&format!(
             "kill -9 {pid} 2>/dev/null; wait {pid} 2>/dev/null; echo gone"
         ));
@@ -68,6 +76,10 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
+        // The shell waited for none of them, so each number is still its child's.
+        let pids: Vec<String> = self.spawned.iter().map(u32::to_string).collect();
+        let _asked = writeln!(self.input, "kill -9 {} 2>/dev/null; echo gone", pids.join(" "));
+        let _ended = self.output.read_line(&mut String::new());
         let _ended = self.child.kill();
         let _reaped = self.child.wait();
     }
