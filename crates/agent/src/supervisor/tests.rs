@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use divvy_model::SliceRecord;
@@ -40,6 +41,8 @@ impl Shell {
         let mut child = Command::new("sh")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // The kernel drops TSTP in a group without a parent in its session, as a test run in the background may be.
+            .process_group(0)
             .spawn()
             .expect("a shell");
         let input = child.stdin.take().expect("piped");
@@ -329,7 +332,7 @@ fn a_stop_that_the_user_asked_for_meanwhile_outlives_the_freeze() {
     let signal = |register: &Register, id, signal| {
         assert!(register.get(id).expect("known").signal(id, signal));
     };
-    // As the terminal does at Ctrl-Z. The shell's group has no parent in its session that would make the kernel drop it.
+    // As the terminal does at Ctrl-Z.
     signal(&register, ids[0], Signal::TSTP);
     freezer.release("0123abcd");
     until(|| !is_stopped(pids[1]));
