@@ -183,7 +183,11 @@ fn a_killed_program_gives_both_back_and_an_agents_death_takes_neither() {
         "the limits hold without an agent"
     );
     let after = host.json(["inspect", "both"]);
-    assert_eq!(after["devices"], before["devices"]);
+    for place in 0..2 {
+        let of = |shown: &Value| shown["devices"][place]["memory_used_bytes"].clone();
+        assert_eq!(of(&after), of(&before), "{after}");
+    }
+    assert_eq!(after["devices"][1]["refused_allocations"], 1);
     assert_eq!(after["usage_unknown"], Value::Null, "{after}");
     // The new agent's grants are the ones that count now, on both.
     succeeded(&finish(&mut host.divvy(["resize", "both", "--memory", "2GiB"])));
