@@ -128,7 +128,9 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let (is_run, json) = glance(&words);
-    let parsers = of_parser(error).or_else(|| of_habit(error));
+    let parsers = of_parser(error)
+        .or_else(|| of_habit(error))
+        .or_else(|| of_no_flag(error, is_run));
     // Messages of our parsers have a hint; the rest clap says better.
     let as_ours = json || parsers.is_some();
     let told = parsers.unwrap_or_else(|| of_clap(error));
@@ -181,6 +183,24 @@ fn of_habit(error: &clap::Error) -> Option<Fault> {
         _ => return None,
     };
     Some(Fault::new(Code::Usage, format!("there is no `{word}` here")).hint(hint))
+}
+
+/// A flag that `run` has not. Clap would say how to have it as the program.
+fn of_no_flag(error: &clap::Error, is_run: bool) -> Option<Fault> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    if !is_run || error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let near = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(near)) => format!("a similar one is `{near}`; "),
+        _ => String::new(),
+    };
+    let fault = Fault::new(Code::Usage, format!("there is no flag `{flag}`"));
+    Some(fault.hint(format!(
+        "{near}`divvy run --help` lists the flags, which stand before the program"
+    )))
 }
 
 fn of_clap(error: &clap::Error) -> Fault {

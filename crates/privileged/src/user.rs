@@ -28,6 +28,12 @@ pub fn find(name: &str) -> Result<User, Fault> {
     Ok(user)
 }
 
+/// Whether the table of users has one of this number. Where it cannot be read, it may.
+#[must_use]
+pub fn is_known(uid: u32) -> bool {
+    !matches!(User::from_uid(uid.into()), Ok(None))
+}
+
 /// Becomes the user with its groups, for good. Nothing that is executed later gets any right back.
 ///
 /// # Errors

@@ -18,6 +18,7 @@ use crate::answer::{Answer, Refusal};
 use crate::channel::{Channel, pair};
 use crate::process::start_ticks;
 use crate::request::WORKER_UIDS;
+use crate::user::is_known;
 
 /// The program.
 const PROGRAM: &str = "divvy-worker";
@@ -103,9 +104,11 @@ impl Order {
                 _ => return None,
             });
         }
+        // A loader obeys other names: an agent could have any code in a worker by them.
         let variable = |line: &[u8]| {
             let at = line.iter().position(|byte| *byte == b'=')?;
-            Some((text(&line[..at])?, OsString::from_vec(line[at + 1..].to_vec())))
+            let name = text(&line[..at]).filter(|name| VARIABLES.contains(&name.as_str()))?;
+            Some((name, OsString::from_vec(line[at + 1..].to_vec())))
         };
         Some(Self {
             socket,
@@ -114,6 +117,19 @@ impl Order {
         })
     }
 }
+
+/// The variables that a worker has.
+const VARIABLES: [&str; 9] = [
+    "CUDA_CACHE_DISABLE",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "DIVVY_DRIVER",
+    "DIVVY_EMULATED",
+    "DIVVY_NVML",
+    "DIVVY_RUN_DIR",
+    "DIVVY_SLICE",
+    "XDG_RUNTIME_DIR",
+];
 
 /// The agent's end and the process's standard input.
 ///
@@ -162,8 +178,7 @@ pub(crate) fn start(slice: u32, uid: u32, input: Option<OwnedFd>) -> Result<Answ
     if rustix::net::sockopt::socket_type(&input) != Ok(rustix::net::SocketType::SEQPACKET) {
         return Err(Answer::Refused(Refusal::Malformed));
     }
-    let known = nix::unistd::User::from_uid(uid.into());
-    if !WORKER_UIDS.contains(&uid) || known.ok().flatten().is_some() {
+    if !WORKER_UIDS.contains(&uid) || is_known(uid) {
         return Err(Answer::Refused(Refusal::User));
     }
     let program = program().ok_or(Answer::Refused(Refusal::Program))?;

@@ -13,6 +13,12 @@ use crate::cargo::cargo;
 /// The suites that look at processes' shares of time.
 const TIMED: [&str; 3] = ["engine", "gate", "kit"];
 
+/// Scenarios that look at processes' shares of time, so each of them runs by itself.
+const ALONE: [&str; 2] = [
+    "supervised::a_program_of_many_short_processes_past_the_gate_has_no_more_than_its_share",
+    "supervised::a_program_that_passes_the_gate_has_no_more_than_its_share",
+];
+
 /// One test program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
@@ -72,6 +78,14 @@ impl Program {
     /// Whether it looks at shares of time that processes have, so that neighbours spoil what it sees.
     pub fn is_timed(&self) -> bool {
         TIMED.contains(&self.name.as_str())
+    }
+
+    /// Those of its tests that run by themselves.
+    pub fn alone(&self) -> &'static [&'static str] {
+        match self.name == "stories" {
+            true => &ALONE,
+            false => &[],
+        }
     }
 
     /// The command that runs its tests, so many at once.

@@ -24,7 +24,18 @@ pub fn run(programs: &[Program]) -> anyhow::Result<Vec<Suite>> {
         others.iter().partition(|program| program.is_scenarios());
     let mut suites = beside(&small, cores, |program| program.command(cores))?;
     suites.extend(beside(&timed, 1, |program| program.command(cores))?);
-    suites.extend(beside(&scenarios, 1, |program| program.command(2 * cores))?);
+    suites.extend(beside(&scenarios, 1, |program| {
+        let mut command = program.command(2 * cores);
+        for test in program.alone() {
+            command.args(["--skip", test]);
+        }
+        command
+    })?);
+    for program in &scenarios {
+        for test in program.alone() {
+            suites.push(one(program, test)?);
+        }
+    }
     Ok(suites)
 }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use divvy_host::{EmulatedDevice, emulated_devices};
 use divvy_model::{Code, DeviceRecord, Fault, Isolation, ModeTerms, Shares, SliceRecord, SliceState};
+use divvy_privileged::request::WORKER_UIDS;
+use divvy_privileged::user::is_known;
 
 use crate::admission::claims::Claims;
 use crate::admission::place::Placing;
@@ -295,7 +297,9 @@ impl Admission {
     }
 
     pub fn may_create(&self, peer: Peer) -> Result<(), Fault> {
-        if peer.is_trusted(self.uid) || self.settings.admit_others {
+        // What a worker is made to do by its tenant is not to take devices by itself.
+        let is_worker = WORKER_UIDS.contains(&peer.uid) && !is_known(peer.uid);
+        if peer.is_trusted(self.uid) || (self.settings.admit_others && !is_worker) {
             return peer.require_life();
         }
         Err(Fault::new(

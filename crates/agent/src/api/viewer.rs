@@ -72,8 +72,16 @@ impl Viewer {
             return event;
         }
         event.run_pid = None;
-        // These events name a program, or hold text that a caller wrote.
-        if matches!(event.kind, EventKind::Bypassed | EventKind::Refused) {
+        // These events name a program or a process, or hold text that a caller wrote.
+        let names = matches!(
+            event.kind,
+            EventKind::Bypassed
+                | EventKind::Refused
+                | EventKind::Oom
+                | EventKind::OveruseEnded
+                | EventKind::OveruseReported
+        );
+        if names {
             event.message = "told to the slice's user".into();
         }
         event

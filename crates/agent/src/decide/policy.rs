@@ -187,6 +187,12 @@ impl Least {
                 Some(lacking) => {
                     format!("{lacking}; `{key} = {least}` in the agent's configuration is the minimum")
                 }
+                // Workers are the caller's to start: no agent makes a slice enforced by itself.
+                None if request.isolation_unasked && key == "least_isolation" => {
+                    format!(
+                        "ask for it, as `--isolation {least}`: `{key}` in the agent's configuration is the minimum"
+                    )
+                }
                 None => format!(
                     "leave it out, or ask for `{least}`: `{key}` in the agent's configuration is the minimum"
                 ),
@@ -197,10 +203,11 @@ impl Least {
             return Ok(());
         }
         if let Some(least) = self.isolation.filter(|least| had.isolation < *least) {
-            let message = format!(
-                "`--isolation {}` is less than this host's minimum, `{least}`",
-                had.isolation
-            );
+            let what = match request.isolation_unasked {
+                true => format!("the default level, `{}`,", had.isolation),
+                false => format!("`--isolation {}`", had.isolation),
+            };
+            let message = format!("{what} is less than this host's minimum, `{least}`");
             return below(message, "least_isolation", least.name());
         }
         let asked = request.terms.on_overuse;

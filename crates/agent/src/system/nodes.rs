@@ -1,7 +1,7 @@
 //! Device nodes: whether a user can open them, by their modes.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use divvy_model::{DeviceKind, DeviceRecord};
 
@@ -26,9 +26,10 @@ pub(crate) fn has_open_nodes(peer: Peer, devices: &[DeviceRecord]) -> bool {
         let name = entry.file_name();
         name.as_encoded_bytes().starts_with(b"nvidia")
     });
-    let mut files = nodes.filter_map(|node| node.metadata().ok());
+    // Folders hold what grants rights to instances (`nvidia-caps`), and no device. Links are judged by what they lead to.
+    let mut files = nodes.filter_map(|node| fs::metadata(node.path()).ok());
     files.any(|node| {
-        node.file_type().is_dir() || is_open(node.mode(), node.uid(), node.gid(), peer.uid, &groups)
+        node.file_type().is_char_device() && is_open(node.mode(), node.uid(), node.gid(), peer.uid, &groups)
     })
 }
 

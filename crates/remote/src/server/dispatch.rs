@@ -203,6 +203,28 @@ macro_rules! settle {
     ($call:ident $role:ident $p:ident $of:ty, $needs:tt) => {};
 }
 
+/// Before the call: an object that it destroys is no other call's any more.
+macro_rules! begin {
+    ($call:ident destroy $p:ident) => {
+        if let Some(id) = $p.id()
+            && !$call.server.tables().objects.begin_end(id)
+        {
+            return Ok(CUDA_ERROR_INVALID_HANDLE);
+        }
+    };
+    ($call:ident $role:ident $p:ident) => {};
+}
+
+/// After a call that failed: an object that it was to destroy is there as before.
+macro_rules! undo {
+    ($call:ident destroy $p:ident) => {
+        if let Some(id) = $p.id() {
+            $call.server.tables().objects.keep(id);
+        }
+    };
+    ($call:ident $role:ident $p:ident) => {};
+}
+
 /// After every call: what the driver may have changed.
 macro_rules! changed {
     ($call:ident inout $p:ident) => {
@@ -222,14 +244,19 @@ macro_rules! dispatch {
                 )*
                 call.message.end()?;
                 $(check!(call $role $p $of, $needs);)*
+                $(begin!(call $role $p);)*
                 #[allow(unused_variables)]
                 let base = call.arena.base();
                 // SAFETY: each pointer is null or one to the arena, with as many bytes as the roles say, and no other
-                // part of this program uses the arena during the call. Handles came from the driver and were not
-                // destroyed, and addresses lie in memory that the driver gave.
+                // part of this program uses the arena during the call. Handles came from the driver, no call has destroyed
+                // them when this one looks them up, and addresses lie in memory that the driver gave. A client that
+                // destroys on one thread what it uses on another does what the driver's own callers must not do either:
+                // the driver checks its handles as it does for them.
                 let code = unsafe { (call.driver.$name)($(pass!($role $p base)),*) };
                 if code == CUDA_SUCCESS {
                     $(settle!(call $role $p $of, $needs);)*
+                } else {
+                    $(undo!(call $role $p);)*
                 }
                 $(changed!(call $role $p);)*
                 Ok(code)

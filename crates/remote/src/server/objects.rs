@@ -20,6 +20,8 @@ struct Object {
     real: u64,
     parent: Option<Id>,
     children: BTreeSet<Id>,
+    /// A call that destroys it goes on.
+    ending: bool,
 }
 
 impl Objects {
@@ -53,7 +55,8 @@ impl Objects {
         }
         let object = Id::from_bits(bits)
             .filter(|id| kind.accepts(id.kind()))
-            .and_then(|id| self.by_id.get(&id));
+            .and_then(|id| self.by_id.get(&id))
+            .filter(|object| !object.ending);
         object.map(|object| object.real).ok_or(match kind {
             Kind::Context => CUDA_ERROR_INVALID_CONTEXT,
             _ => CUDA_ERROR_INVALID_HANDLE,
@@ -85,6 +88,7 @@ impl Objects {
             real,
             parent: entered.and(parent),
             children: BTreeSet::new(),
+            ending: false,
         };
         self.by_id.insert(id, object);
         self.by_real.insert((id.kind(), real), id);
@@ -114,6 +118,20 @@ impl Objects {
         self.by_real.get(&(kind, real)).copied()
     }
 
+    /// A call that destroys this object begins: no other call finds it from now on. False where another thread's call does
+    /// so already, or has done so.
+    pub fn begin_end(&mut self, id: Id) -> bool {
+        let object = self.by_id.get_mut(&id).filter(|object| !object.ending);
+        object.map(|object| object.ending = true).is_some()
+    }
+
+    /// That call failed: the object is there as before.
+    pub fn keep(&mut self, id: Id) {
+        if let Some(object) = self.by_id.get_mut(&id) {
+            object.ending = false;
+        }
+    }
+
     /// Forgets an object and all that went with it. Gives all of them, itself included.
     pub fn remove(&mut self, id: Id) -> Vec<Id> {
         let mut gone = Vec::new();
@@ -141,6 +159,21 @@ mod tests {
 
     fn client(kind: Kind, serial: u64) -> Id {
         Id::new(kind, Origin::Client, serial)
+    }
+
+    #[test]
+    fn an_object_is_destroyed_by_one_call_at_a_time() {
+        let mut objects = Objects::new(10);
+        let id = client(Kind::Stream, 1);
+        objects.insert(id, 0x100, None);
+        assert!(objects.begin_end(id));
+        assert!(!objects.begin_end(id), "by another thread as well");
+        objects.real(Kind::Stream, id.bits()).expect_err("it goes");
+        objects.keep(id);
+        assert_eq!(objects.real(Kind::Stream, id.bits()), Ok(0x100));
+        assert!(objects.begin_end(id));
+        objects.remove(id);
+        assert!(!objects.begin_end(id));
     }
 
     #[test]
