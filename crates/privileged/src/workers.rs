@@ -246,9 +246,21 @@ mod tests {
                 },
                 Door::Host { uid: 0, below: None },
             ],
-            variables: vec![("A".into(), "b=c".into()), ("B".into(), "".into())],
+            variables: vec![
+                ("DIVVY_EMULATED".into(), "h100,context=1MiB".into()),
+                ("DIVVY_NVML".into(), "".into()),
+            ],
         };
         assert_eq!(Order::decode(&order.encode()), Some(order.clone()));
+        let with_loaders = Order {
+            variables: vec![("LD_PRELOAD".into(), "/tmp/mine.so".into())],
+            ..order.clone()
+        };
+        assert_eq!(
+            Order::decode(&with_loaders.encode()),
+            None,
+            "code of another user's"
+        );
         assert_eq!(Order::decode(&[]), None);
         assert_eq!(Order::decode(b"/s\x009\x00container\x00"), None);
         let (ours, its) = channel().expect("a channel");
