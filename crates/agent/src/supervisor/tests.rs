@@ -38,11 +38,18 @@ struct Shell {
 
 impl Shell {
     fn start() -> Self {
-        let mut child = Command::new("sh")
+        Self::of(&mut Command::new("sh"))
+    }
+
+    /// The kernel drops TSTP in a group without a parent in its session, as a test run in the background may be.
+    fn start_in_a_group() -> Self {
+        Self::of(Command::new("sh").process_group(0))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // The kernel drops TSTP in a group without a parent in its session, as a test run in the background may be.
-            .process_group(0)
             .spawn()
             .expect("a shell");
         let input = child.stdin.take().expect("piped");
@@ -320,7 +327,7 @@ fn another_users_process_below_a_divvy_run_is_not_signalled() {
 fn a_stop_that_the_user_asked_for_meanwhile_outlives_the_freeze() {
     let folder = tempfile::tempdir().expect("a folder");
     let members = members(folder.path());
-    let mut shell = Shell::start();
+    let mut shell = Shell::start_in_a_group();
     let records = [slice("0123abcd", shell.child.id())];
     let slices = Slices::of(&records, &members);
     let pids = [shell.spawn(), shell.spawn()];
