@@ -371,6 +371,21 @@ fn a_weaker_level_than_the_slice_around_or_the_administrator_has_is_refused() {
             "{said}"
         );
     }
+    // A slice that was made before the minimum is no way around it.
+    let older = Host::new();
+    succeeded(&finish(
+        &mut older.divvy(["slice", "create", "old", "--memory", "1GiB"]),
+    ));
+    older.kill_agent();
+    for words in [
+        &["run", "--slice", "old", "--", "true"][..],
+        &["resize", "old", "--memory", "2GiB"],
+    ] {
+        let mut command = older.divvy(words.iter().copied());
+        least(&mut command);
+        let said = stderr(&finish(&mut command));
+        assert!(said.contains("error[D0066]") && said.contains("hint: "), "{said}");
+    }
     let mut explained = host.divvy(["explain", "supervised"]);
     least(&mut explained);
     let explained = succeeded(&finish(&mut explained));

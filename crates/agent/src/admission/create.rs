@@ -365,6 +365,7 @@ impl Requests {
             peer.may_change(slice.record.uid, self.uid)?;
             let hint = "`divvy slice create` makes slices that several runs can join";
             slice.record.require_lasting(hint)?;
+            self.settings.least().check_existing(&slice.record)?;
             let id = slice.record.id.clone();
             let parent = self
                 .homes

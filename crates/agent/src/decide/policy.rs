@@ -1,6 +1,6 @@
 //! Which limits can be enforced here, and what happens with the others.
 
-use divvy_model::{Code, Fault, Isolation, Mode, OnOveruse, Policy, SliceRequest};
+use divvy_model::{Code, Fault, Isolation, Mode, OnOveruse, Policy, SliceRecord, SliceRequest};
 
 /// The isolation level that a request really gets, and which of its limits are not enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,6 +177,26 @@ impl Least {
         self.isolation >= Some(Isolation::Supervised)
     }
 
+    /// Refuses the use of a slice that was made before the minimum, and has less.
+    ///
+    /// # Errors
+    /// [`Code::BelowLeast`].
+    pub fn check_existing(self, slice: &SliceRecord) -> Result<(), Fault> {
+        let terms = &slice.terms;
+        let weak = self.isolation.is_some_and(|least| terms.isolation < least);
+        // `end` is the first of them, and the strictest.
+        let mild = terms.isolation == Isolation::Supervised
+            && self.on_overuse.is_some_and(|least| terms.on_overuse > least);
+        if terms.whole || !(weak || mild) {
+            return Ok(());
+        }
+        Err(Fault::new(
+            Code::BelowLeast,
+            format!("slice {} was made before this host's minimum, and has less", slice.name),
+        )
+        .hint("`divvy slice delete` and `divvy slice create` make it again; `divvy explain isolation` shows the minimum"))
+    }
+
     /// Refuses what gets less than the minimum. A whole device is its only user's: there is nothing to keep it from.
     ///
     /// # Errors
@@ -264,6 +284,20 @@ mod tests {
             request.terms.on_overuse = asked;
             assert_eq!(supervised.check(&request, &strong).is_ok(), is_had, "{asked}");
         }
+        let mut slice: SliceRecord = serde_json::from_value(serde_json::json!({
+            "id": "1", "name": "old", "uid": 0, "device_uuid": "GPU-0", "memory_limit_bytes": 1,
+            "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict", "created_at": "", "processes": [],
+        }))
+        .expect("a record");
+        assert_eq!(none.check_existing(&slice), Ok(()));
+        let fault = supervised.check_existing(&slice).expect_err("it has less");
+        assert_eq!(fault.code, Code::BelowLeast);
+        slice.terms.isolation = Isolation::Supervised;
+        assert_eq!(supervised.check_existing(&slice), Ok(()));
+        slice.terms.on_overuse = OnOveruse::Report;
+        supervised
+            .check_existing(&slice)
+            .expect_err("it is only reported");
         let mut whole = request();
         whole.terms.whole = true;
         assert_eq!(code(supervised, &whole, &had(Isolation::Env, &[])), Ok(()));

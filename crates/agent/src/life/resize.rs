@@ -54,6 +54,7 @@ impl Resizing {
         let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
+        self.settings.least().check_existing(&slice.record)?;
         let id = slice.record.id.clone();
         self.homes.check_reach(&state, peer, &id)?;
         let slice = state.find(&id, peer)?;

@@ -247,11 +247,11 @@ macro_rules! dispatch {
                 $(begin!(call $role $p);)*
                 #[allow(unused_variables)]
                 let base = call.arena.base();
-                // SAFETY: each pointer is null or one to the arena, with as many bytes as the roles say, and no other
-                // part of this program uses the arena during the call. Handles came from the driver, no call has destroyed
-                // them when this one looks them up, and addresses lie in memory that the driver gave. A client that
-                // destroys on one thread what it uses on another does what the driver's own callers must not do either:
-                // the driver checks its handles as it does for them.
+                // A client may destroy on one thread what it uses on another. The driver's own callers can do so too, and
+                // the driver checks its handles then as it does for them.
+                // SAFETY: each pointer is null or one to the arena, which is this call's alone, with as many bytes as the
+                // roles say. Handles came from the driver and were not destroyed when they were looked up. Addresses lie in
+                // memory that the driver gave.
                 let code = unsafe { (call.driver.$name)($(pass!($role $p base)),*) };
                 if code == CUDA_SUCCESS {
                     $(settle!(call $role $p $of, $needs);)*
