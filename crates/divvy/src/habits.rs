@@ -85,7 +85,10 @@ const FLAGS: [(&str, &str); 16] = [
     ),
     ("--rm", DOCKER),
     ("--volume", DOCKER),
-    ("-i", DEVICE),
+    (
+        "-i",
+        "`--device 0` chooses a device; a program has this terminal without a flag",
+    ),
     (
         "-l",
         "`divvy ps --watch` prints again and again; `divvy top` is a screen",

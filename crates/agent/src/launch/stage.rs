@@ -207,6 +207,7 @@ fn find_or_build(
             format!("cannot stage the drop-ins in `{}`", run.stages().display()),
         )
         .because(error)
+        .hint("DIVVY_RUN_DIR names another run directory; one that no agent uses any more may be removed")
     };
     let mut real = Vec::new();
     let mut hasher = DefaultHasher::new();
