@@ -12,6 +12,7 @@ pub mod golden;
 pub mod host;
 pub mod hostile;
 pub mod kubelet;
+pub mod machine;
 pub mod processes;
 pub mod rootless;
 pub mod system;

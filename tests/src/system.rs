@@ -189,6 +189,7 @@ impl System {
                         || [
                             "divvy",
                             "divvy-worker",
+                            "divvy-guest",
                             "probe",
                             "attacker",
                             "divvy-helper",

@@ -7,7 +7,7 @@ use crate::context::{Context, Options};
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
+    agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu, guest,
     inspect, keep, kill, man, ps, resize, run, selftest, slice, top,
 };
 
@@ -84,6 +84,9 @@ pub enum Verb {
     /// Delete lasting slices, as `slice delete` does
     #[command(hide = true)]
     Rm(slice::Delete),
+    /// Give programs of a virtual machine a slice of a device: run, kit
+    #[command(hide = true)]
+    Guest(guest::Args),
     /// Become a program inside a slice
     #[command(hide = true)]
     Enter(enter::Args),
@@ -110,6 +113,7 @@ impl Verb {
         match self {
             Self::Run(_) | Self::Enter(_) => true,
             Self::Container(args) => args.verb.is_run(),
+            Self::Guest(args) => args.is_run(),
             Self::OfContainer(verb) => verb.is_run(),
             _ => false,
         }
@@ -140,6 +144,7 @@ impl Verb {
             Self::Explain(args) => explain::run(args, context),
             Self::Selftest(args) => selftest::run(args),
             Self::Completions(args) => completions::run(args, grammar()),
+            Self::Guest(args) => guest::run(args, context),
             Self::Enter(args) => enter::run(args),
             Self::Keep(args) => keep::run(args, context),
             Self::Attend(args) => container::attend::run(args, context),

@@ -24,6 +24,7 @@ mod holder;
 mod images;
 mod lasting;
 mod leases;
+mod machines;
 mod memory;
 mod mig;
 mod nesting;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use divvy_ring::doorbell::Futex;
 use divvy_ring::{Backing, Client, Peer, Region};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, getpid, test_kill_process};
 
+use super::wake::Wake;
 use super::{handshake, peer};
 use crate::{Connector, Lost, Transport};
 
@@ -29,6 +29,7 @@ pub struct LocalConnector {
 #[derive(Debug)]
 struct Connection {
     region: Region,
+    wake: Wake,
     socket: Socket,
 }
 
@@ -111,10 +112,12 @@ impl LocalConnector {
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(GREETING_TIME))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(GREETING_TIME))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
-        let region = handshake::greeted(socket.as_fd())?;
-        let region = Region::attach(region.as_fd(), Backing::Sealed).map_err(|_| Errno::PROTO)?;
+        let (region, at) = handshake::greeted(socket.as_fd())?;
+        let backing = at.map_or(Backing::Sealed, Backing::File);
+        let region = Region::attach(region.as_fd(), backing).map_err(|_| Errno::PROTO)?;
         Ok(Connection {
             region,
+            wake: Wake::of(at.is_some()),
             socket: Socket::new(socket)?,
         })
     }
@@ -124,7 +127,8 @@ impl Connector for LocalConnector {
     fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, Lost> {
         let connection = self.connection().map_err(|_| Lost)?;
         let look = Arc::clone(&connection);
-        let peer = Peer::new(Futex, move || look.socket.is_open());
+        let wake = connection.wake;
+        let peer = Peer::new(wake, move || look.socket.is_open()).with(wake.limits());
         let client = connection.region.client(peer).map_err(|_| Lost)?;
         let socket = connection.socket.get().ok_or(Lost)?;
         handshake::announce(socket, client.channel()).map_err(|_| Lost)?;
@@ -139,7 +143,7 @@ impl Connector for LocalConnector {
 
 /// A thread's ring.
 struct Ring {
-    client: Client<Futex>,
+    client: Client<Wake>,
     capacity: usize,
 }
 

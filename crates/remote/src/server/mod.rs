@@ -178,7 +178,13 @@ impl Server {
 
     /// Serves calls that name memory of this region's data area too. Only the first region counts.
     pub fn share(&self, region: &Region) {
-        let _first = self.area.set(Area::new(region.clone()));
+        self.share_within(region, u64::MAX);
+    }
+
+    /// The same, and no more than `pinned` bytes of it are pinned, whatever the quota allows.
+    pub fn share_within(&self, region: &Region, pinned: u64) {
+        let pinned = pinned.min(self.quota.pinned);
+        let _first = self.area.set(Area::new(region.clone(), pinned));
     }
 
     /// Bytes that were copied between the program's memory and the device's until now, by path.
