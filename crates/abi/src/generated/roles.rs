@@ -45,9 +45,7 @@ macro_rules! driver_roles {
         cuCtxWaitEvent 0xf5318a63 [submit] (hCtx: $crate::CUcontext = handle [Context], hEvent: $crate::CUevent = handle [Event]);
         cuDeviceCanAccessPeer 0x069246a3 [call] (canAccessPeer: *mut i32 = output [], dev: $crate::CUdevice = value [], peerDev: $crate::CUdevice = value []);
         cuDeviceComputeCapability 0x52aa5eb9 [call] (major: *mut i32 = output [], minor: *mut i32 = output [], dev: $crate::CUdevice = value []);
-        cuDeviceGet 0x4ff19844 [call] (device: *mut $crate::CUdevice = output [], ordinal: i32 = value []);
         cuDeviceGetByPCIBusId 0x9cf9302c [call] (dev: *mut $crate::CUdevice = output [], pciBusId: *const $crate::c_char = string []);
-        cuDeviceGetCount 0x95216a04 [call] (count: *mut i32 = output []);
         cuDeviceGetDefaultMemPool 0xeb026ea1 [call] (pool_out: *mut $crate::CUmemoryPool = find [Pool], dev: $crate::CUdevice = value []);
         cuDeviceGetExecAffinitySupport 0xcf40ff24 [call] (pi: *mut i32 = output [], type_: $crate::CUexecAffinityType = value [], dev: $crate::CUdevice = value []);
         cuDeviceGetFabricClusterUuid 0x2cbe62bd [call] (uuid: *mut $crate::CUuuid = output [], dev: $crate::CUdevice = value []);
@@ -164,7 +162,6 @@ macro_rules! driver_roles {
         cuMemCreate 0x75e8c66d [call] (handle: *mut $crate::CUmemGenericAllocationHandle = create [Allocation], size: usize = value [], prop: *const $crate::CUmemAllocationProp = input [win32HandleMetaData], flags: u64 = value []);
         cuMemFreeAsync 0x8998c232 [call] (dptr: $crate::CUdeviceptr = free_memory [], hStream: $crate::CUstream = handle [Stream]);
         cuMemFreeAsync_ptsz 0x0380c72a [call] (dptr: $crate::CUdeviceptr = free_memory [], hStream: $crate::CUstream = handle [Stream]);
-        cuMemFree_v2 0x2029102f [call] (dptr: $crate::CUdeviceptr = free_memory []);
         cuMemGetAccess 0xc040337a [call] (flags: *mut u64 = output [], location: *const $crate::CUmemLocation = input [], ptr: $crate::CUdeviceptr = memory []);
         cuMemGetAddressRange_v2 0x95fa434e [call] (pbase: *mut $crate::CUdeviceptr = output [], psize: *mut usize = output [], dptr: $crate::CUdeviceptr = memory []);
         cuMemGetAllocationGranularity 0x8532df6b [call] (granularity: *mut usize = output [], prop: *const $crate::CUmemAllocationProp = input [win32HandleMetaData], option: $crate::CUmemAllocationGranularity_flags = value []);
@@ -296,7 +293,10 @@ macro_rules! driver_roles {
 
 /// The entry points that are served by hand-written files, and the file of each.
 pub const BY_HAND: &[(crate::Symbol, &str)] = &[
+    (crate::Symbol::cuCtxCreate_v4, "context.rs"),
+    (crate::Symbol::cuDeviceGet, "visible.rs"),
     (crate::Symbol::cuDeviceGetAttribute, "device.rs"),
+    (crate::Symbol::cuDeviceGetCount, "visible.rs"),
     (crate::Symbol::cuDeviceGetGraphMemAttribute, "attribute.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRelease, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRelease_v2, "primary.rs"),
@@ -357,8 +357,12 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuLinkComplete, "link.rs"),
     (crate::Symbol::cuLinkCreate_v2, "link.rs"),
     (crate::Symbol::cuLinkDestroy, "link.rs"),
+    (crate::Symbol::cuMemAdvise, "managed.rs"),
+    (crate::Symbol::cuMemAdvise_v2, "managed.rs"),
     (crate::Symbol::cuMemAllocHost_v2, "pinned.rs"),
+    (crate::Symbol::cuMemAllocManaged, "managed.rs"),
     (crate::Symbol::cuMemFreeHost, "pinned.rs"),
+    (crate::Symbol::cuMemFree_v2, "managed.rs"),
     (crate::Symbol::cuMemHostAlloc, "pinned.rs"),
     (crate::Symbol::cuMemHostGetDevicePointer_v2, "pinned.rs"),
     (crate::Symbol::cuMemHostGetFlags, "pinned.rs"),
@@ -367,6 +371,10 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuMemHostUnregister, "pinned.rs"),
     (crate::Symbol::cuMemPoolGetAttribute, "attribute.rs"),
     (crate::Symbol::cuMemPoolSetAttribute, "attribute.rs"),
+    (crate::Symbol::cuMemPrefetchAsync, "managed.rs"),
+    (crate::Symbol::cuMemPrefetchAsync_ptsz, "managed.rs"),
+    (crate::Symbol::cuMemPrefetchAsync_v2, "managed.rs"),
+    (crate::Symbol::cuMemPrefetchAsync_v2_ptsz, "managed.rs"),
     (crate::Symbol::cuMemcpy, "memcpy.rs"),
     (crate::Symbol::cuMemcpy2DAsync_v2, "copy3d.rs"),
     (crate::Symbol::cuMemcpy2DAsync_v2_ptsz, "copy3d.rs"),
@@ -396,6 +404,8 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuPointerGetAttributes, "attribute.rs"),
     (crate::Symbol::cuStreamAddCallback, "callback.rs"),
     (crate::Symbol::cuStreamAddCallback_ptsz, "callback.rs"),
+    (crate::Symbol::cuStreamAttachMemAsync, "managed.rs"),
+    (crate::Symbol::cuStreamAttachMemAsync_ptsz, "managed.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v2, "names.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v2_ptsz, "names.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v3, "names.rs"),
@@ -404,7 +414,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x57935f6633485e1e;
+pub const ROLES_DIGEST: u64 = 0xe182e073642ad40b;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

@@ -21,7 +21,31 @@ struct Thread {
 }
 
 thread_local! {
-    static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
+    static THREAD: Own = const { Own(RefCell::new(None)) };
+}
+
+/// A thread's own transport. It is closed when the thread ends, but for the first thread: the program's functions at exit
+/// run there, after this is gone.
+struct Own(RefCell<Option<Thread>>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if is_first() {
+            LAST.0.replace(self.0.take());
+        }
+    }
+}
+
+/// The first thread's transport, once the thread's own memory is gone.
+struct Last(RefCell<Option<Thread>>);
+
+// SAFETY: the first thread alone looks at it.
+unsafe impl Sync for Last {}
+
+static LAST: Last = Last(RefCell::new(None));
+
+fn is_first() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 /// What a call answers once there is no server.
@@ -32,18 +56,23 @@ fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, C
     if callback::runs() {
         return Err(CUDA_ERROR_NOT_PERMITTED);
     }
-    THREAD
-        .try_with(|thread| {
-            // A call within a call: from a transport, which is no way to go on.
-            let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
-            if thread.is_none() {
-                *thread = Some(open().map_err(|_| GONE)?);
-            }
-            let open = thread.as_mut().filter(|thread| !thread.lost);
-            open.map_or(Err(GONE), body)
-        })
+    let mut body = Some(body);
+    let mut on = |thread: &RefCell<Option<Thread>>| {
+        // A call within a call: from a transport, which is no way to go on.
+        let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
+        if thread.is_none() {
+            *thread = Some(open().map_err(|_| GONE)?);
+        }
+        let open = thread.as_mut().filter(|thread| !thread.lost);
+        let body = body.take().filter(|_| open.is_some());
+        open.zip(body).map_or(Err(GONE), |(thread, body)| body(thread))
+    };
+    match THREAD.try_with(|thread| on(&thread.0)) {
+        Ok(outcome) => outcome,
+        Err(_) if is_first() => on(&LAST.0),
         // The thread is ending.
-        .unwrap_or(Err(CUDA_ERROR_DEINITIALIZED))
+        Err(_) => Err(CUDA_ERROR_DEINITIALIZED),
+    }
 }
 
 fn open() -> Result<Thread, Lost> {

@@ -1,8 +1,34 @@
-//! A device's attributes, all in one answer.
+//! The devices, and a device's attributes, all in one answer.
 
 use divvy_abi::*;
 
 use super::{Call, Stop};
+
+/// The UUIDs of all devices, in order.
+pub fn all(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    call.message.end()?;
+    let mut count = 0;
+    // SAFETY: the driver writes one number to memory of ours.
+    let code = unsafe { (call.driver.cuDeviceGetCount)(&raw mut count) };
+    if code != CUDA_SUCCESS {
+        return Ok(code);
+    }
+    for ordinal in 0..count {
+        let (mut device, mut uuid) = (0, CUuuid::default());
+        // SAFETY: the driver writes a number and a UUID to memory of ours.
+        let code = unsafe {
+            match (call.driver.cuDeviceGet)(&raw mut device, ordinal) {
+                CUDA_SUCCESS => (call.driver.cuDeviceGetUuid_v2)(&raw mut uuid, device),
+                code => code,
+            }
+        };
+        if code != CUDA_SUCCESS {
+            return Ok(code);
+        }
+        call.answer.plain(uuid);
+    }
+    Ok(CUDA_SUCCESS)
+}
 
 /// All attributes of a device: a count, then number, code and value of each.
 pub fn attributes(call: &mut Call<'_>) -> Result<CUresult, Stop> {

@@ -88,6 +88,8 @@ pub mod by_hand {
         SET_ATTRIBUTE "kernel.set-attribute/1";
         /// A kernel's name.
         NAME "kernel.name/1";
+        /// The UUIDs of all devices, in order.
+        DEVICES "device.all/1";
         /// All attributes of a device.
         DEVICE_ATTRIBUTES "device.attributes/1";
         /// Has a stream call a function of the program.
@@ -132,6 +134,8 @@ pub mod by_hand {
         COPY "memory.copy/1";
         /// Which of these addresses lie in device memory of the program.
         IS_DEVICE "memory.is-device/1";
+        /// Frees device memory.
+        FREE "memory.free/1";
         /// Makes a part of the data area pinned memory.
         PIN "host.pin/1";
         /// Ends that.
