@@ -52,7 +52,8 @@ while left or alive:
         left -= 1
         pid = os.fork()
         if not pid: client()
-        alive[pid] = time.monotonic() + dice.random() * 0.12
+        # A third lives until its worker is killed.
+        alive[pid] = time.monotonic() + (dice.random() * 0.12 if dice.random() < 0.67 else 3600)
     for pid, until in list(alive.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if not ended and time.monotonic() > until:
@@ -184,12 +185,12 @@ fn programs_and_workers_killed_at_random_moments_leave_nothing() {
                 dice ^= dice >> 7;
                 dice ^= dice << 17;
                 let serving = processes::tree(listener).split_off(1);
-                let at = usize::try_from(dice % 16).expect("small");
-                if let Some(pid) = serving.get(at) {
+                let chosen = usize::try_from(dice % 64).expect("small") % serving.len().max(1);
+                if let Some(pid) = serving.get(chosen) {
                     processes::signal(*pid, Signal::KILL);
                     killed += 1;
                 }
-                std::thread::sleep(std::time::Duration::from_millis(dice % 23));
+                std::thread::sleep(std::time::Duration::from_millis(dice % 97));
             }
             killed
         });

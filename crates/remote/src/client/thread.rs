@@ -1,7 +1,7 @@
 //! A thread's way to the server: its transport, its messages' memory, and the order of its messages.
 
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use divvy_abi::*;
 
@@ -51,6 +51,18 @@ fn is_first() -> bool {
 /// What a call answers once there is no server.
 const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
+/// The process that connected; 0 before one has.
+static CONNECTED: AtomicI32 = AtomicI32::new(0);
+
+/// The same in this process: a forked child of the one that connected has no device, as on a device of its own.
+fn gone() -> CUresult {
+    match CONNECTED.load(Ordering::Relaxed) {
+        0 => GONE,
+        pid if pid == rustix::process::getpid().as_raw_nonzero().get() => GONE,
+        _ => CUDA_ERROR_NOT_INITIALIZED,
+    }
+}
+
 /// Runs `body` with this thread's transport, which is opened where there is none.
 fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
     if callback::runs() {
@@ -61,11 +73,12 @@ fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, C
         // A call within a call: from a transport, which is no way to go on.
         let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
         if thread.is_none() {
-            *thread = Some(open().map_err(|_| GONE)?);
+            *thread = Some(open().map_err(|_| gone())?);
         }
         let open = thread.as_mut().filter(|thread| !thread.lost);
         let body = body.take().filter(|_| open.is_some());
-        open.zip(body).map_or(Err(GONE), |(thread, body)| body(thread))
+        let outcome = open.zip(body).map_or(Err(GONE), |(thread, body)| body(thread));
+        outcome.map_err(|code| if code == GONE { gone() } else { code })
     };
     match THREAD.try_with(|thread| on(&thread.0)) {
         Ok(outcome) => outcome,
@@ -77,6 +90,10 @@ fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, C
 
 fn open() -> Result<Thread, Lost> {
     let client = client().ok_or(Lost)?;
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    if ![0, own].contains(&CONNECTED.load(Ordering::Relaxed)) {
+        return Err(Lost);
+    }
     let number = client.threads.fetch_add(1, Ordering::Relaxed);
     let mut transport = client.connector.open(number)?;
     let capacity = transport.capacity();
@@ -87,6 +104,7 @@ fn open() -> Result<Thread, Lost> {
     if theirs.version != VERSION || theirs.thread != number {
         return Err(Lost);
     }
+    CONNECTED.store(own, Ordering::Relaxed);
     let capacity = capacity.min(theirs.capacity as usize);
     Ok(Thread {
         transport,
