@@ -1,45 +1,25 @@
 //! The devices that the program's own CUDA_VISIBLE_DEVICES shows it, in that order. A worker has all devices of the slice,
 //! in the slice's order, and a program's number for a device is not the worker's.
-#![allow(non_snake_case)]
 
-use std::sync::OnceLock;
+use divvy_abi::CUdevice;
 
-use divvy_abi::*;
+/// A device's UUID.
+pub type Uuid = [u8; 16];
 
-use super::thread;
-use crate::wire::by_hand::DEVICES;
-
-type Uuid = [u8; 16];
-
-/// The worker's numbers of the program's devices.
-fn shown() -> Result<&'static [CUdevice], CUresult> {
-    static SHOWN: OnceLock<Vec<CUdevice>> = OnceLock::new();
-    if let Some(shown) = SHOWN.get() {
-        return Ok(shown);
-    }
-    let mut uuids: Vec<Uuid> = Vec::new();
-    let code = thread::call(
-        DEVICES,
-        Symbol::cuDeviceGetCount,
-        |_| {},
-        |m, good| {
-            while good && !m.rest().is_empty() {
-                uuids.extend(m.bytes(size_of::<Uuid>())?.first_chunk::<16>());
-            }
-            Ok(())
-        },
-    );
-    if code != CUDA_SUCCESS {
-        return Err(code);
-    }
+/// The devices of the worker that the program has, by its variable.
+pub fn of_program(devices: &[CUdevice], uuids: &[Uuid]) -> Vec<CUdevice> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-    Ok(SHOWN.get_or_init(|| chosen(visible.as_deref(), &uuids)))
+    let places = chosen(visible.as_deref(), uuids);
+    places
+        .into_iter()
+        .filter_map(|place| devices.get(place).copied())
+        .collect()
 }
 
 /// As CUDA does: the words name devices by number or by UUID, and the first that names none ends the list.
-fn chosen(visible: Option<&str>, uuids: &[Uuid]) -> Vec<CUdevice> {
+fn chosen(visible: Option<&str>, uuids: &[Uuid]) -> Vec<usize> {
     let Some(visible) = visible else {
-        return (0..uuids.len() as CUdevice).collect();
+        return (0..uuids.len()).collect();
     };
     let mut found = Vec::new();
     for word in visible.split(',').map(str::trim) {
@@ -51,8 +31,8 @@ fn chosen(visible: Option<&str>, uuids: &[Uuid]) -> Vec<CUdevice> {
         let place = word.parse::<usize>().ok().or_else(of_uuid);
         match place.filter(|place| *place < uuids.len()) {
             // A device that is named twice makes all disappear.
-            Some(place) if found.contains(&(place as CUdevice)) => return Vec::new(),
-            Some(place) => found.push(place as CUdevice),
+            Some(place) if found.contains(&place) => return Vec::new(),
+            Some(place) => found.push(place),
             None => break,
         }
     }
@@ -73,40 +53,6 @@ fn names(word: &str, uuid: &Uuid) -> bool {
     long && (text.starts_with(word) || instance.starts_with(word))
 }
 
-/// # Safety
-/// As NVIDIA's reference says.
-pub unsafe extern "C-unwind" fn cuDeviceGetCount(count: *mut i32) -> CUresult {
-    if count.is_null() {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    match shown() {
-        Ok(shown) => {
-            // SAFETY: the program vouches for its pointer, which is not null.
-            unsafe { count.write(shown.len() as i32) };
-            CUDA_SUCCESS
-        }
-        Err(code) => code,
-    }
-}
-
-/// # Safety
-/// As NVIDIA's reference says.
-pub unsafe extern "C-unwind" fn cuDeviceGet(device: *mut CUdevice, ordinal: i32) -> CUresult {
-    if device.is_null() {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    let found = shown().map(|shown| usize::try_from(ordinal).ok().and_then(|at| shown.get(at)));
-    match found {
-        Ok(Some(found)) => {
-            // SAFETY: the program vouches for its pointer, which is not null.
-            unsafe { device.write(*found) };
-            CUDA_SUCCESS
-        }
-        Ok(None) => CUDA_ERROR_INVALID_DEVICE,
-        Err(code) => code,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,10 +66,10 @@ mod tests {
         assert_eq!(of("GPU-22222222-2222-2222-2222-222222222222,0"), [1, 0]);
         assert_eq!(of("GPU-11,GPU-2f"), [0, 2]);
         assert_eq!(of("MIG-11111111-1111-1111-1111-111111111111"), [0]);
-        assert_eq!(of("GPU-2"), [], "of two");
+        assert!(of("GPU-2").is_empty(), "of two");
         assert_eq!(of("1,7,0"), [1], "the first that is none ends the list");
-        assert_eq!(of("1,1"), []);
-        assert_eq!(of(""), []);
-        assert_eq!(of("-1"), []);
+        assert!(of("1,1").is_empty());
+        assert!(of("").is_empty());
+        assert!(of("-1").is_empty());
     }
 }

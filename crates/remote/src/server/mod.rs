@@ -24,6 +24,7 @@ mod objects;
 mod pinned;
 mod primary;
 mod ranges;
+mod start;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -395,8 +396,10 @@ impl Call<'_> {
 
     fn one(&mut self, id: u32) -> Result<CUresult, Stop> {
         match id {
+            by_hand::START => start::start(self),
             by_hand::UPLOAD => module::upload(self),
             by_hand::MODULE_LOAD => module::load(self),
+            by_hand::FUNCTION => module::function(self),
             by_hand::LIBRARY_LOAD => module::load_library(self),
             by_hand::LINK_CREATE => link::create(self),
             by_hand::LINK_ADD => link::add(self),
@@ -424,7 +427,6 @@ impl Call<'_> {
             by_hand::POOL_SET => attribute::set_pool(self),
             by_hand::GRAPH_MEMORY_GET => attribute::get_graph_memory(self),
             by_hand::GRAPH_MEMORY_SET => attribute::set_graph_memory(self),
-            by_hand::DEVICES => device::all(self),
             by_hand::DEVICE_ATTRIBUTES => device::attributes(self),
             by_hand::SET_ATTRIBUTE => launch::set_attribute(self),
             by_hand::NAME => names::name(self),
@@ -432,6 +434,7 @@ impl Call<'_> {
             by_hand::FREE => memcpy::free(self),
             by_hand::PIN => pinned::pin(self),
             by_hand::UNPIN => pinned::unpin(self),
+            by_hand::SET_CURRENT => primary::set_current(self),
             by_hand::PRIMARY_RETAIN => primary::retain(self),
             by_hand::PRIMARY_RELEASE => primary::release(self),
             by_hand::PRIMARY_RESET => primary::reset(self),
