@@ -11,6 +11,7 @@ pub mod containers;
 pub mod golden;
 pub mod host;
 pub mod hostile;
+pub mod isolation;
 pub mod kubelet;
 pub mod machine;
 pub mod processes;

@@ -24,6 +24,7 @@ mod holder;
 mod images;
 mod lasting;
 mod leases;
+mod lives;
 mod machines;
 mod memory;
 mod mig;

@@ -119,7 +119,14 @@ impl Parts {
                 .map_or_else(|fault| fault, |_| missing()));
         };
         let folder = stage.folder.as_os_str();
+        let uuids: Vec<&str> = created
+            .devices
+            .iter()
+            .map(|device| device.uuid.as_str())
+            .collect();
         let environment: Vec<(String, OsString)> = vec![
+            // The library chooses among the worker's devices by it.
+            ("CUDA_VISIBLE_DEVICES".into(), uuids.join(",").into()),
             (
                 "LD_PRELOAD".into(),
                 among_preloads(&stage.preload, inherited("LD_PRELOAD")),

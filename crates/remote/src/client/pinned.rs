@@ -6,6 +6,7 @@
 #![allow(non_snake_case)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::*;
@@ -26,6 +27,8 @@ pub struct Host {
     /// Its address on the device; 0 where the device does not reach it.
     pub device: u64,
     flags: u32,
+    /// Whether it is managed memory.
+    pub managed: bool,
     /// Its part of the data area; none for memory of the program's own.
     extent: Option<Extent>,
 }
@@ -47,13 +50,56 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
     if to.is_null() || bytes == 0 {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    match made(symbol, bytes, flags, false) {
+        Ok(start) => {
+            // SAFETY: the program vouches for its pointer, which is not null.
+            unsafe { to.write(start.cast()) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+/// Managed memory: pinned memory with the same address for the program and the device.
+pub fn allocate_managed(to: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    if to.is_null() || bytes == 0 {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let symbol = Symbol::cuMemAllocManaged;
+    match made(symbol, bytes, 0, true) {
+        Ok(start) => {
+            let address = start.expose_provenance();
+            if holding(address).is_none_or(|host| host.device != address as u64) {
+                // The two processes have it at different places, or the device does not reach it.
+                free(symbol, address);
+                return CUDA_ERROR_NOT_SUPPORTED;
+            }
+            // SAFETY: the program vouches for its pointer, which is not null.
+            unsafe { to.write(address as u64) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+/// Whether managed memory begins at this address.
+pub fn begins_managed(address: CUdeviceptr) -> bool {
+    // Every program frees device memory, and few have managed memory.
+    MANAGED.load(Ordering::Relaxed) != 0 && all().get(&(address as usize)).is_some_and(|host| host.managed)
+}
+
+/// How much managed memory there is.
+static MANAGED: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes a part of the data area, and has the server pin it.
+fn made(symbol: Symbol, bytes: usize, flags: u32, managed: bool) -> Result<*mut u8, CUresult> {
     let length = (bytes as u64).checked_next_multiple_of(PAGE as u64);
     let extent = length.and_then(|length| area()?.allocate(length, PAGE as u64));
     let (Some(area), Some(extent)) = (area(), extent) else {
-        return match super::client() {
+        return Err(match super::client() {
             Some(_) => CUDA_ERROR_OUT_OF_MEMORY,
             None => CUDA_ERROR_DEVICE_UNAVAILABLE,
-        };
+        });
     };
     let mut device = 0;
     let code = thread::call(
@@ -73,7 +119,7 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
     );
     if code != CUDA_SUCCESS {
         area.release(extent);
-        return code;
+        return Err(code);
     }
     let start = area.at(extent.offset);
     let host = Host {
@@ -81,12 +127,12 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
         bytes,
         device,
         flags,
+        managed,
         extent: Some(extent),
     };
     all().insert(host.start, host);
-    // SAFETY: the program vouches for its pointer, which is not null.
-    unsafe { to.write(start.cast()) };
-    CUDA_SUCCESS
+    MANAGED.fetch_add(usize::from(managed), Ordering::Relaxed);
+    Ok(start)
 }
 
 /// # Safety
@@ -115,18 +161,24 @@ pub unsafe extern "C-unwind" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
     if p.is_null() {
         return CUDA_SUCCESS;
     }
-    let known = all().get(&p.addr()).and_then(|host| host.extent);
+    if begins_managed(p.addr() as u64) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    free(Symbol::cuMemFreeHost, p.addr())
+}
+
+/// Gives memory of the data area back that begins at this address.
+pub fn free(symbol: Symbol, address: usize) -> CUresult {
+    let known = all().get(&address).and_then(|host| host.extent);
     let (Some(extent), Some(area)) = (known, area()) else {
         return CUDA_ERROR_INVALID_VALUE;
     };
-    let code = thread::call(
-        UNPIN,
-        Symbol::cuMemFreeHost,
-        |m| m.plain(extent.offset),
-        |_, _| Ok(()),
-    );
+    let code = thread::call(UNPIN, symbol, |m| m.plain(extent.offset), |_, _| Ok(()));
     // Without a server nothing uses the memory any more; but the region may go with it at any time.
-    if code == CUDA_SUCCESS && all().remove(&p.addr()).is_some() {
+    if code == CUDA_SUCCESS
+        && let Some(host) = all().remove(&address)
+    {
+        MANAGED.fetch_sub(usize::from(host.managed), Ordering::Relaxed);
         area.release(extent);
     }
     code
@@ -200,6 +252,7 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister_v2(
         bytes: bytesize,
         device: 0,
         flags: Flags,
+        managed: false,
         extent: None,
     };
     all.insert(host.start, host);

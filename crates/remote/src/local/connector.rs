@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use divvy_ring::{Backing, Client, Peer, Region};
+use divvy_ring::{Backing, Client, Peer, Region, RingError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, getpid, test_kill_process};
@@ -16,6 +16,9 @@ use crate::{Connector, Lost, Transport};
 
 /// A worker that does not greet within this time is none.
 const GREETING_TIME: Duration = Duration::from_secs(10);
+
+/// How often a channel is asked for where none is free, a millisecond apart.
+const CHANNEL_TRIES: u32 = 30;
 
 /// Connects to the worker behind a socket, when the first thread makes its first call.
 #[derive(Debug)]
@@ -126,10 +129,18 @@ impl LocalConnector {
 impl Connector for LocalConnector {
     fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, Lost> {
         let connection = self.connection().map_err(|_| Lost)?;
-        let look = Arc::clone(&connection);
-        let wake = connection.wake;
-        let peer = Peer::new(wake, move || look.socket.is_open()).with(wake.limits());
-        let client = connection.region.client(peer).map_err(|_| Lost)?;
+        let mut tries = 0;
+        let client = loop {
+            let look = Arc::clone(&connection);
+            let wake = connection.wake;
+            let peer = Peer::new(wake, move || look.socket.is_open()).with(wake.limits());
+            match connection.region.client(peer) {
+                // Those of threads that ended without a word were just given back, and the worker frees them.
+                Err(RingError::NoChannel) if tries < CHANNEL_TRIES => tries += 1,
+                client => break client.map_err(|_| Lost)?,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
         let socket = connection.socket.get().ok_or(Lost)?;
         handshake::announce(socket, client.channel()).map_err(|_| Lost)?;
         let capacity = connection.region.shape().message_bytes as usize;
