@@ -1,12 +1,13 @@
 //! One program, twice: over the limiter in its own process, and over a worker. Both are over the emulated device, whose
 //! copies are memcpy's.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use divvy_bench::slice::Slice;
+use tempfile::TempDir;
 
 use crate::Args;
 use crate::program::Figures;
@@ -24,40 +25,72 @@ impl Drop for Worker {
     }
 }
 
-/// Measures both, and prints one beside the other.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let built = divvy_bench::artifacts::build(&PACKAGES)?;
-    let slice = Slice::new()?;
-    let home = tempfile::Builder::new().prefix("divvy-").tempdir()?;
-    let driver = built.join("libdivvy_emulated_cuda.so");
-    let environment = |command: &mut Command| {
+/// A slice, and a worker that listens for programs.
+pub struct Stand {
+    /// Where the libraries are.
+    pub built: PathBuf,
+    /// The worker's socket.
+    pub socket: PathBuf,
+    slice: Slice,
+    home: TempDir,
+    #[expect(dead_code, reason = "it is ended with this")]
+    worker: Option<Worker>,
+}
+
+impl Stand {
+    /// Builds what is needed, and starts a worker.
+    pub fn new() -> anyhow::Result<Self> {
+        let home = tempfile::Builder::new().prefix("divvy-").tempdir()?;
+        let mut stand = Self {
+            built: divvy_bench::artifacts::build(&PACKAGES)?,
+            socket: home.path().join("worker.sock"),
+            slice: Slice::new()?,
+            home,
+            worker: None,
+        };
+        let mut command = Command::new(stand.built.join("divvy-worker"));
+        stand.environment(&mut command);
+        let worker = command.arg(&stand.socket).spawn();
+        stand.worker = Some(Worker(worker.context("Cannot start a worker")?));
+        let began = Instant::now();
+        while !stand.socket.exists() {
+            if began.elapsed() > Duration::from_secs(20) {
+                bail!("The worker does not listen");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(stand)
+    }
+
+    fn environment(&self, command: &mut Command) {
         command
-            .env("DIVVY_SLICE", slice.socket())
-            .env("DIVVY_DRIVER", &driver)
-            .env("DIVVY_RUN_DIR", home.path())
+            .env("DIVVY_SLICE", self.slice.socket())
+            .env("DIVVY_DRIVER", self.built.join("libdivvy_emulated_cuda.so"))
+            .env("DIVVY_RUN_DIR", self.home.path())
             .env("DIVVY_EMULATED", "h100")
             .stdin(Stdio::null());
-    };
-    let here = program(args, &built.join("libdivvy_limit_cuda.so"), environment)?;
-    let socket = home.path().join("worker.sock");
-    let mut command = Command::new(built.join("divvy-worker"));
-    environment(&mut command);
-    let _worker = Worker(command.arg(&socket).spawn().context("Cannot start a worker")?);
-    let began = Instant::now();
-    while !socket.exists() {
-        if began.elapsed() > Duration::from_secs(20) {
-            bail!("The worker does not listen");
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
-    let there = program(args, &built.join("libdivvy_remote_cuda.so"), |command| {
-        command.env("DIVVY_REMOTE", &socket).stdin(Stdio::null());
+}
+
+/// Measures both, and prints one beside the other.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let stand = Stand::new()?;
+    let here = program(args, &stand.built.join("libdivvy_limit_cuda.so"), |command| {
+        stand.environment(command);
+    })?;
+    let there = program(args, &stand.built.join("libdivvy_remote_cuda.so"), |command| {
+        command.env("DIVVY_REMOTE", &stand.socket).stdin(Stdio::null());
     })?;
     print(&here, &there);
     Ok(())
 }
 
-fn program(args: &Args, library: &Path, environment: impl FnOnce(&mut Command)) -> anyhow::Result<Figures> {
+/// Runs the program that measures over this library.
+pub fn program(
+    args: &Args,
+    library: &Path,
+    environment: impl FnOnce(&mut Command),
+) -> anyhow::Result<Figures> {
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("--program")

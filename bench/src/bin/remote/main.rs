@@ -2,9 +2,11 @@
 //!
 //! - `ring`: the ring between the two, without CUDA;
 //! - `calls`: a program over a worker against the same program over the limiter in its own process. Calls, launches, copies
-//!   by each path against memcpy, and the way to the first kernel.
+//!   by each path against memcpy, and the way to the first kernel;
+//! - `network`: the same program over a worker that is further away.
 
 mod calls;
+mod network;
 mod program;
 mod ring;
 
@@ -39,6 +41,8 @@ enum Part {
     Ring,
     /// Programs over a worker
     Calls,
+    /// Programs over a worker that is further away: emulated delays, and TCP with TLS
+    Network,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -50,6 +54,9 @@ fn main() -> anyhow::Result<()> {
     let all = args.parts.is_empty();
     if all || args.parts.contains(&Part::Calls) {
         calls::run(&args)?;
+    }
+    if all || args.parts.contains(&Part::Network) {
+        network::run(&args)?;
     }
     if all || args.parts.contains(&Part::Ring) {
         ring::run(&args)?;

@@ -26,8 +26,19 @@ pub struct Host {
     /// Its address on the device; 0 where the device does not reach it.
     pub device: u64,
     flags: u32,
-    /// Its part of the data area; none for memory of the program's own.
-    extent: Option<Extent>,
+    /// Whose it is.
+    place: Place,
+}
+
+/// Where memory of the host comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Our part of the data area.
+    Area(Extent),
+    /// A mapping of ours: no memory is shared with the server.
+    Plain,
+    /// The program's own, which it has registered.
+    Programs,
 }
 
 static ALL: Mutex<BTreeMap<usize, Host>> = Mutex::new(BTreeMap::new());
@@ -47,13 +58,15 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
     if to.is_null() || bytes == 0 {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let length = (bytes as u64).checked_next_multiple_of(PAGE as u64);
-    let extent = length.and_then(|length| area()?.allocate(length, PAGE as u64));
-    let (Some(area), Some(extent)) = (area(), extent) else {
+    let Some(area) = area() else {
         return match super::client() {
-            Some(_) => CUDA_ERROR_OUT_OF_MEMORY,
+            Some(_) => allocate_plain(to, bytes, flags),
             None => CUDA_ERROR_DEVICE_UNAVAILABLE,
         };
+    };
+    let length = (bytes as u64).checked_next_multiple_of(PAGE as u64);
+    let Some(extent) = length.and_then(|length| area.allocate(length, PAGE as u64)) else {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     };
     let mut device = 0;
     let code = thread::call(
@@ -81,11 +94,54 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
         bytes,
         device,
         flags,
-        extent: Some(extent),
+        place: Place::Area(extent),
     };
     all().insert(host.start, host);
     // SAFETY: the program vouches for its pointer, which is not null.
     unsafe { to.write(start.cast()) };
+    CUDA_SUCCESS
+}
+
+/// Memory that the device does not reach: the server is on another host, and its bytes travel in messages.
+fn allocate_plain(to: *mut *mut c_void, bytes: usize, flags: u32) -> CUresult {
+    let mut device = 0;
+    // SAFETY: it writes one number to memory of ours. Without a current context nothing may be allocated.
+    let code = unsafe { (TABLE.cuCtxGetDevice)(&raw mut device) };
+    if code != CUDA_SUCCESS {
+        return code;
+    }
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::PRIVATE,
+        )
+    };
+    let Ok(start) = start else {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    };
+    let host = Host {
+        start: start.expose_provenance(),
+        bytes,
+        device: 0,
+        flags,
+        place: Place::Plain,
+    };
+    all().insert(host.start, host);
+    // SAFETY: the program vouches for its pointer, which is not null.
+    unsafe { to.write(start.cast()) };
+    CUDA_SUCCESS
+}
+
+/// Ends such memory.
+fn free_plain(start: *mut c_void) -> CUresult {
+    let Some(host) = all().remove(&start.addr()) else {
+        return CUDA_ERROR_INVALID_VALUE;
+    };
+    // SAFETY: the mapping was made with this length, and the caller was the one to take it out of the list.
+    let _unmapped = unsafe { rustix::mm::munmap(start, host.bytes) };
     CUDA_SUCCESS
 }
 
@@ -115,9 +171,11 @@ pub unsafe extern "C-unwind" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
     if p.is_null() {
         return CUDA_SUCCESS;
     }
-    let known = all().get(&p.addr()).and_then(|host| host.extent);
-    let (Some(extent), Some(area)) = (known, area()) else {
-        return CUDA_ERROR_INVALID_VALUE;
+    let known = all().get(&p.addr()).map(|host| host.place);
+    let (extent, area) = match (known, area()) {
+        (Some(Place::Plain), _) => return free_plain(p),
+        (Some(Place::Area(extent)), Some(area)) => (extent, area),
+        _ => return CUDA_ERROR_INVALID_VALUE,
     };
     let code = thread::call(
         UNPIN,
@@ -200,7 +258,7 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister_v2(
         bytes: bytesize,
         device: 0,
         flags: Flags,
-        extent: None,
+        place: Place::Programs,
     };
     all.insert(host.start, host);
     CUDA_SUCCESS
@@ -217,7 +275,10 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister(p: *mut c_void, bytesize: usiz
 /// As NVIDIA's reference says.
 pub unsafe extern "C-unwind" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
     let mut all = all();
-    if all.get(&p.addr()).is_none_or(|host| host.extent.is_some()) {
+    if all
+        .get(&p.addr())
+        .is_none_or(|host| host.place != Place::Programs)
+    {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     all.remove(&p.addr());

@@ -14,7 +14,7 @@
 //! itself. So the end of the one is the end of the other, whatever killed it.
 
 pub mod connector;
-mod handshake;
+pub mod handshake;
 mod peer;
 pub mod serve;
 
