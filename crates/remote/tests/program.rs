@@ -76,10 +76,70 @@ fn a_program_loads_copies_launches_and_reads_back() {
         assert_eq!(server.held(), (0, 0), "every object and all memory is given back");
         let log = counts.log.lock().unwrap();
         let said = |text: &str| assert!(log.iter().any(|line| line.contains(text)), "{text}: {log:#?}");
-        said("cuModuleGetFunction(hfunc=?, hmod=Module#1, name=\"add\")");
+        said("module.function/1");
         said("cuMemAlloc_v2(dptr=?, bytesize=12000)");
         said("cuStreamSynchronize(hStream=Stream#");
         said("kernel.launch/1");
+    });
+}
+
+#[test]
+fn the_first_kernel_takes_three_round_trips() {
+    alone("the_first_kernel_takes_three_round_trips", || {
+        let (_, counts) = connect(1 << 16);
+        let (mut version, mut none) = (0, std::ptr::null_mut());
+        assert_eq!(code!(cuCtxGetCurrent(&raw mut none)), CUDA_ERROR_NOT_INITIALIZED);
+        cu!(cuDriverGetVersion(&raw mut version));
+        assert!(version >= 12_000, "{version}");
+        cu!(cuInit(0));
+        let devices: i32 = get!(cuDeviceGetCount());
+        let device: CUdevice = get!(cuDeviceGet(devices - 1));
+        let major: i32 = get!(cuDeviceGetAttribute(
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            device
+        ));
+        assert_eq!((devices, major), (2, 9));
+        assert_eq!(
+            code!(cuDeviceGet(&raw mut version, devices)),
+            CUDA_ERROR_INVALID_DEVICE
+        );
+        let trips = || counts.trips.load(Ordering::Relaxed);
+        assert_eq!(trips(), 1, "greeting and first questions");
+        let context: CUcontext = get!(cuDevicePrimaryCtxRetain(0));
+        cu!(cuCtxSetCurrent(context));
+        assert_eq!(
+            code!(cuCtxSetCurrent(std::ptr::without_provenance_mut(77))),
+            CUDA_ERROR_INVALID_CONTEXT
+        );
+        let module = module();
+        let add: CUfunction = get!(cuModuleGetFunction(module, c"add".as_ptr()));
+        assert_eq!(
+            launch(add, [0; 3], 0, std::ptr::null_mut()),
+            CUDA_ERROR_INVALID_VALUE
+        );
+        let memory: CUdeviceptr = 0;
+        assert_eq!(launch(add, [memory; 3], 1, std::ptr::null_mut()), CUDA_SUCCESS);
+        assert_eq!(trips(), 3, "{:#?}", counts.log.lock().unwrap());
+        let mut other = std::ptr::null_mut();
+        assert_eq!(
+            code!(cuModuleGetFunction(&raw mut other, module, c"ad".as_ptr())),
+            CUDA_ERROR_NOT_FOUND
+        );
+    });
+}
+
+#[test]
+fn a_function_of_a_module_that_is_gone_is_told_of() {
+    alone("a_function_of_a_module_that_is_gone_is_told_of", || {
+        connect(1 << 16);
+        start(0);
+        let module = module();
+        cu!(cuCtxSynchronize());
+        cu!(cuModuleUnload(module));
+        let mut function = std::ptr::null_mut();
+        let at_once = code!(cuModuleGetFunction(&raw mut function, module, c"add".as_ptr()));
+        let later = code!(cuCtxSynchronize());
+        assert_eq!((at_once, later), (CUDA_SUCCESS, CUDA_ERROR_INVALID_HANDLE));
     });
 }
 

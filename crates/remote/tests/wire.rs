@@ -126,11 +126,11 @@ fn a_connection_begins_with_a_hello_of_one_version() {
 
 #[test]
 fn messages_come_in_order_and_from_one_thread() {
-    let driver_version = shapes()
+    let device = shapes()
         .iter()
-        .find(|(symbol, ..)| symbol.name() == "cuDriverGetVersion")
+        .find(|(symbol, ..)| symbol.name() == "cuCtxGetDevice")
         .expect("a call");
-    let message = |sequence, sort| whole(driver_version.1, sequence, sort, &[1]);
+    let message = |sequence, sort| whole(device.1, sequence, sort, &[1]);
     let session = || {
         let mut session = Server::new(&FAKE, QUOTA).session();
         assert!(session.receive(&hello()).is_ok());

@@ -36,7 +36,6 @@ macro_rules! driver_roles {
         cuCtxRecordEvent 0xdb592f57 [submit] (hCtx: $crate::CUcontext = handle [Context], hEvent: $crate::CUevent = handle [Event]);
         cuCtxResetPersistingL2Cache 0xb0b115ef [call] ();
         cuCtxSetCacheConfig 0xe9669f0b [call] (config: $crate::CUfunc_cache = value []);
-        cuCtxSetCurrent 0x08d73445 [call] (ctx: $crate::CUcontext = handle [Context]);
         cuCtxSetFlags 0x134d2362 [call] (flags: u32 = value []);
         cuCtxSetLimit 0x49375826 [call] (limit: $crate::CUlimit = value [], value: usize = value []);
         cuCtxSetSharedMemConfig 0xfb188b4d [call] (config: $crate::CUsharedconfig = value []);
@@ -45,9 +44,7 @@ macro_rules! driver_roles {
         cuCtxWaitEvent 0xf5318a63 [submit] (hCtx: $crate::CUcontext = handle [Context], hEvent: $crate::CUevent = handle [Event]);
         cuDeviceCanAccessPeer 0x069246a3 [call] (canAccessPeer: *mut i32 = output [], dev: $crate::CUdevice = value [], peerDev: $crate::CUdevice = value []);
         cuDeviceComputeCapability 0x52aa5eb9 [call] (major: *mut i32 = output [], minor: *mut i32 = output [], dev: $crate::CUdevice = value []);
-        cuDeviceGet 0x4ff19844 [call] (device: *mut $crate::CUdevice = output [], ordinal: i32 = value []);
         cuDeviceGetByPCIBusId 0x9cf9302c [call] (dev: *mut $crate::CUdevice = output [], pciBusId: *const $crate::c_char = string []);
-        cuDeviceGetCount 0x95216a04 [call] (count: *mut i32 = output []);
         cuDeviceGetDefaultMemPool 0xeb026ea1 [call] (pool_out: *mut $crate::CUmemoryPool = find [Pool], dev: $crate::CUdevice = value []);
         cuDeviceGetExecAffinitySupport 0xcf40ff24 [call] (pi: *mut i32 = output [], type_: $crate::CUexecAffinityType = value [], dev: $crate::CUdevice = value []);
         cuDeviceGetFabricClusterUuid 0x2cbe62bd [call] (uuid: *mut $crate::CUuuid = output [], dev: $crate::CUdevice = value []);
@@ -67,7 +64,6 @@ macro_rules! driver_roles {
         cuDevicePrimaryCtxSetFlags_v2 0x47e79e77 [call] (dev: $crate::CUdevice = value [], flags: u32 = value []);
         cuDeviceSetMemPool 0x565810a1 [call] (dev: $crate::CUdevice = value [], pool: $crate::CUmemoryPool = handle [Pool]);
         cuDeviceTotalMem_v2 0x291ba336 [call] (bytes: *mut usize = output [], dev: $crate::CUdevice = value []);
-        cuDriverGetVersion 0x901528cc [call] (driverVersion: *mut i32 = output []);
         cuEventCreate 0xbb764789 [submit] (phEvent: *mut $crate::CUevent = create [Event current], Flags: u32 = value []);
         cuEventDestroy 0x84effd46 [call] (hEvent: $crate::CUevent = destroy [Event]);
         cuEventDestroy_v2 0x9c5ad101 [call] (hEvent: $crate::CUevent = destroy [Event]);
@@ -140,7 +136,6 @@ macro_rules! driver_roles {
         cuGraphRetainUserObject 0xd3431446 [call] (graph: $crate::CUgraph = handle [Graph], object: $crate::CUuserObject = handle [UserObject], count: u32 = value [], flags: u32 = value []);
         cuGraphUpload 0x64b7507f [submit] (hGraph: $crate::CUgraphExec = handle [GraphExec], hStream: $crate::CUstream = handle [Stream]);
         cuGraphUpload_ptsz 0x95601d25 [submit] (hGraphExec: $crate::CUgraphExec = handle [GraphExec], hStream: $crate::CUstream = handle [Stream]);
-        cuInit 0x0f2c8a25 [call] (Flags: u32 = value []);
         cuKernelGetAttribute 0x4b4fd310 [call] (pi: *mut i32 = output [], attrib: $crate::CUfunction_attribute = value [], kernel: $crate::CUkernel = handle [Kernel], dev: $crate::CUdevice = value []);
         cuKernelGetFunction 0xf71ba7ec [call] (pFunc: *mut $crate::CUfunction = find [Function of kernel], kernel: $crate::CUkernel = handle [Kernel]);
         cuKernelGetLibrary 0x87537c94 [call] (pLib: *mut $crate::CUlibrary = find [Library of kernel], kernel: $crate::CUkernel = handle [Kernel]);
@@ -226,7 +221,6 @@ macro_rules! driver_roles {
         cuMipmappedArrayGetMemoryRequirements 0x4582da45 [call] (memoryRequirements: *mut $crate::CUDA_ARRAY_MEMORY_REQUIREMENTS = output [], mipmap: $crate::CUmipmappedArray = handle [MipmappedArray], device: $crate::CUdevice = value []);
         cuMipmappedArrayGetSparseProperties 0xb0681aab [call] (sparseProperties: *mut $crate::CUDA_ARRAY_SPARSE_PROPERTIES = output [], mipmap: $crate::CUmipmappedArray = handle [MipmappedArray]);
         cuModuleEnumerateFunctions 0x63e0a53e [call] (functions: *mut $crate::CUfunction = finds [Function of mod_; numFunctions], numFunctions: u32 = value [], mod_: $crate::CUmodule = handle [Module]);
-        cuModuleGetFunction 0x4bbe6be7 [call] (hfunc: *mut $crate::CUfunction = find [Function of hmod], hmod: $crate::CUmodule = handle [Module], name: *const $crate::c_char = string []);
         cuModuleGetFunctionCount 0xd3389cda [call] (count: *mut u32 = output [], mod_: $crate::CUmodule = handle [Module]);
         cuModuleGetGlobal_v2 0x87a206cb [call] (dptr: *mut $crate::CUdeviceptr = new_memory [hmod; bytes], bytes: *mut usize = output [], hmod: $crate::CUmodule = handle [Module], name: *const $crate::c_char = string []);
         cuModuleGetLoadingMode 0xe8da6ff7 [call] (mode: *mut $crate::CUmoduleLoadingMode = output []);
@@ -296,7 +290,10 @@ macro_rules! driver_roles {
 
 /// The entry points that are served by hand-written files, and the file of each.
 pub const BY_HAND: &[(crate::Symbol, &str)] = &[
+    (crate::Symbol::cuCtxSetCurrent, "primary.rs"),
+    (crate::Symbol::cuDeviceGet, "start.rs"),
     (crate::Symbol::cuDeviceGetAttribute, "device.rs"),
+    (crate::Symbol::cuDeviceGetCount, "start.rs"),
     (crate::Symbol::cuDeviceGetGraphMemAttribute, "attribute.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRelease, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRelease_v2, "primary.rs"),
@@ -304,6 +301,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuDevicePrimaryCtxReset_v2, "primary.rs"),
     (crate::Symbol::cuDevicePrimaryCtxRetain, "primary.rs"),
     (crate::Symbol::cuDeviceSetGraphMemAttribute, "attribute.rs"),
+    (crate::Symbol::cuDriverGetVersion, "start.rs"),
     (crate::Symbol::cuFuncGetName, "names.rs"),
     (crate::Symbol::cuFuncSetAttribute, "launch.rs"),
     (crate::Symbol::cuGetErrorName, "local.rs"),
@@ -339,6 +337,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuGraphMemsetNodeSetParams, "node.rs"),
     (crate::Symbol::cuGraphNodeSetParams, "node.rs"),
     (crate::Symbol::cuGraphNodeSetParams_v2, "node.rs"),
+    (crate::Symbol::cuInit, "start.rs"),
     (crate::Symbol::cuKernelGetName, "names.rs"),
     (crate::Symbol::cuKernelSetAttribute, "launch.rs"),
     (crate::Symbol::cuLaunchCooperativeKernel, "launch.rs"),
@@ -389,6 +388,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuMemcpyHtoD_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoD_v2_ptds, "memcpy.rs"),
     (crate::Symbol::cuMemcpy_ptds, "memcpy.rs"),
+    (crate::Symbol::cuModuleGetFunction, "function.rs"),
     (crate::Symbol::cuModuleLoadData, "module.rs"),
     (crate::Symbol::cuModuleLoadDataEx, "module.rs"),
     (crate::Symbol::cuModuleLoadFatBinary, "module.rs"),
@@ -404,7 +404,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x57935f6633485e1e;
+pub const ROLES_DIGEST: u64 = 0x92670a0fd02e3298;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

@@ -6,11 +6,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use divvy_abi::*;
 
-use super::thread;
-use crate::wire::Malformed;
+use super::{start, thread};
 use crate::wire::by_hand::DEVICE_ATTRIBUTES;
+use crate::wire::{Malformed, Reader};
 
-type Attributes = Arc<BTreeMap<u32, i32>>;
+pub type Attributes = Arc<BTreeMap<u32, i32>>;
 
 static KNOWN: RwLock<Option<HashMap<CUdevice, Attributes>>> = RwLock::new(None);
 
@@ -20,28 +20,31 @@ fn attributes(device: CUdevice) -> Result<Attributes, CUresult> {
         return Ok(Arc::clone(attributes));
     }
     drop(known);
-    let mut came = BTreeMap::new();
+    let mut came = None;
     let code = thread::call(
         DEVICE_ATTRIBUTES,
         Symbol::cuDeviceGetAttribute,
         |m| m.plain(device),
         |m, good| {
             if good {
-                let (pairs, _) = m.list(8)?.ok_or(Malformed)?.as_chunks::<8>();
-                for [a, b, c, d, e, f, g, h] in pairs {
-                    came.insert(
-                        u32::from_le_bytes([*a, *b, *c, *d]),
-                        i32::from_le_bytes([*e, *f, *g, *h]),
-                    );
-                }
+                came = Some(take(device, m)?);
             }
             Ok(())
         },
     );
-    if code != CUDA_SUCCESS {
-        return Err(code);
-    }
-    let attributes: Attributes = Arc::new(came);
+    came.ok_or(code)
+}
+
+/// Takes a device's attributes from an answer: number and value of each.
+pub fn take(device: CUdevice, m: &mut Reader<'_>) -> Result<Attributes, Malformed> {
+    let (pairs, _) = m.list(8)?.ok_or(Malformed)?.as_chunks::<8>();
+    let pair = |[a, b, c, d, e, f, g, h]: &[u8; 8]| {
+        (
+            u32::from_le_bytes([*a, *b, *c, *d]),
+            i32::from_le_bytes([*e, *f, *g, *h]),
+        )
+    };
+    let attributes: Attributes = Arc::new(pairs.iter().map(pair).collect());
     let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
     known
         .get_or_insert_default()
@@ -56,6 +59,9 @@ pub unsafe extern "C-unwind" fn cuDeviceGetAttribute(
     attrib: CUdevice_attribute,
     dev: CUdevice,
 ) -> CUresult {
+    if let Err(code) = start::require() {
+        return code;
+    }
     if pi.is_null() {
         return CUDA_ERROR_INVALID_VALUE;
     }

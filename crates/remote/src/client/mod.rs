@@ -10,6 +10,7 @@ mod attribute;
 mod callback;
 mod copy3d;
 mod device;
+mod function;
 mod launch;
 mod link;
 mod local;
@@ -17,14 +18,15 @@ mod memcpy;
 mod module;
 mod names;
 mod node;
+mod parameters;
 mod pinned;
 mod primary;
+mod start;
 mod stubs;
 mod thread;
 
-use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
 
 use divvy_abi::Symbol;
 
@@ -34,16 +36,13 @@ use crate::handle::{Id, Kind, Origin};
 pub(crate) use arguments::Count;
 pub use stubs::TABLE;
 
-/// What a launch of a function needs.
-type Layout = Arc<launch::Function>;
-
 /// A process's connection.
 struct Client {
     connector: Box<dyn Connector>,
     threads: AtomicU32,
     objects: AtomicU64,
-    /// Where the parameters of functions lie, by the name of the function.
-    layouts: RwLock<HashMap<u64, Layout>>,
+    /// What is known of functions.
+    functions: parameters::Known,
     /// The memory that is shared with the server, once it was needed.
     area: OnceLock<Option<area::Area>>,
     /// Told of a call that the server does not serve.
@@ -62,7 +61,7 @@ pub fn connect(connector: Box<dyn Connector>, unserved: fn(Symbol)) -> bool {
         connector,
         threads: AtomicU32::new(0),
         objects: AtomicU64::new(1),
-        layouts: RwLock::default(),
+        functions: parameters::Known::default(),
         area: OnceLock::new(),
         unserved,
     };

@@ -6,7 +6,7 @@ use core::ffi::CStr;
 use divvy_abi::*;
 
 use super::arguments::write_name;
-use super::{new_name, thread};
+use super::{function, new_name, thread};
 use crate::handle::Kind;
 use crate::image;
 use crate::wire::by_hand::{LIBRARY_LOAD, MODULE_LOAD, UPLOAD};
@@ -139,8 +139,9 @@ unsafe fn load(
         MODULE_LOAD,
         symbol,
         |m| put(m, name, &options),
-        |_, good| {
+        |m, good| {
             if good {
+                function::take_list(m, name)?;
                 // SAFETY: the program vouches for its pointer.
                 unsafe { write_name(module, name) };
             }

@@ -11,7 +11,8 @@ use divvy_abi::*;
 
 use super::arguments::{put_handles, put_inputs, write_name};
 use super::copy3d::BoxCopy;
-use super::{callback, launch, new_name, thread};
+use super::parameters::{self, Values};
+use super::{callback, new_name, thread};
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{
     EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
@@ -46,8 +47,6 @@ impl Node {
             0 => p.kern.bits(),
             function => function,
         };
-        // SAFETY: promised by the caller.
-        let values = unsafe { launch::gathered(symbol, Word::from_bits(function), p.kernelParams, p.extra) }?;
         let shape = [
             p.gridDimX,
             p.gridDimY,
@@ -57,13 +56,17 @@ impl Node {
             p.blockDimZ,
             p.sharedMemBytes,
         ];
-        Self::new(CU_GRAPH_NODE_TYPE_KERNEL, |m| {
-            m.plain(function);
-            for number in shape {
-                m.plain(number);
-            }
-            m.plain(p.ctx.bits());
-            m.bytes(&values);
+        parameters::with(symbol, function, |known| {
+            // SAFETY: promised by the caller.
+            let values = unsafe { Values::of(known, p.kernelParams, p.extra) }?;
+            Self::new(CU_GRAPH_NODE_TYPE_KERNEL, |m| {
+                m.plain(function);
+                for number in shape {
+                    m.plain(number);
+                }
+                m.plain(p.ctx.bits());
+                values.put(m);
+            })
         })
     }
 
@@ -496,22 +499,20 @@ fn kernel_params(symbol: Symbol, node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_P
         };
         Ok((p, m.rest().to_vec()))
     })?;
-    let function = if p.func.is_null() { p.kern.cast() } else { p.func };
-    let layout = launch::layout(symbol, function)?;
-    let inside = layout
-        .parameters
-        .iter()
-        .all(|(offset, size)| (offset + size) as usize <= values.len());
-    if !inside {
-        return Err(CUDA_ERROR_UNKNOWN);
-    }
-    let first = values.as_mut_ptr();
-    let pointers = layout
-        .parameters
-        .iter()
-        .map(|(offset, _)| first.wrapping_add(*offset as usize).cast());
+    let function = if p.func.is_null() {
+        p.kern.bits()
+    } else {
+        p.func.bits()
+    };
+    let pointers = parameters::with(symbol, function, |known| {
+        let inside = |&(offset, size): &(u32, u32)| {
+            ((offset + size) as usize <= values.len()).then(|| values[offset as usize..].as_mut_ptr().cast())
+        };
+        let pointers = known.parameters.iter().map(inside).collect::<Option<Vec<_>>>();
+        pointers.ok_or(CUDA_ERROR_UNKNOWN)
+    })?;
     let mut kept = KernelParams {
-        pointers: pointers.collect(),
+        pointers,
         _values: values,
     };
     if !kept.pointers.is_empty() {

@@ -1,11 +1,12 @@
-//! Primary contexts, which the server counts.
+//! The current context, and primary contexts, which the server counts.
 #![allow(non_snake_case)]
 
 use divvy_abi::*;
 
 use super::arguments::take_word;
 use super::thread;
-use crate::wire::by_hand::{PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_RETAIN};
+use crate::handle::{Id, Kind, Word};
+use crate::wire::by_hand::{PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_RETAIN, SET_CURRENT};
 
 /// # Safety
 /// As NVIDIA's reference says.
@@ -22,6 +23,23 @@ pub unsafe extern "C-unwind" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, d
             true => unsafe { take_word(m, pctx) },
             false => Ok(()),
         },
+    )
+}
+
+/// # Safety
+/// As NVIDIA's reference says.
+pub unsafe extern "C-unwind" fn cuCtxSetCurrent(ctx: CUcontext) -> CUresult {
+    let bits = ctx.bits();
+    let is_context = Id::from_bits(bits).is_some_and(|id| id.kind() == Kind::Context);
+    if !Kind::Context.is_constant(bits) && !is_context {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    // A context that is gone is told of by the next call that waits.
+    thread::submit(
+        SET_CURRENT,
+        Symbol::cuCtxSetCurrent,
+        |m| m.plain(bits),
+        |_, _| Ok(()),
     )
 }
 

@@ -5,8 +5,8 @@ use divvy_abi::*;
 
 use super::arguments::*;
 use super::{
-    attribute, callback, copy3d, device, launch, link, local, memcpy, module, names, new_name, node, pinned,
-    primary, thread,
+    attribute, callback, copy3d, device, function, launch, link, local, memcpy, module, names, new_name,
+    node, pinned, primary, start, thread,
 };
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
@@ -169,6 +169,7 @@ const BY_HAND: Table = implemented! { Table {
     copy3d: cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2
         cuMemcpy2D_v2_ptds cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3D_v2 cuMemcpy3D_v2_ptds;
     device: cuDeviceGetAttribute;
+    function: cuModuleGetFunction;
     names: cuFuncGetName cuKernelGetName cuStreamGetCaptureInfo_v2 cuStreamGetCaptureInfo_v2_ptsz
         cuStreamGetCaptureInfo_v3 cuStreamGetCaptureInfo_v3_ptsz;
     node: cuGraphAddHostNode cuGraphAddKernelNode cuGraphAddKernelNode_v2 cuGraphAddMemAllocNode cuGraphAddMemcpyNode
@@ -188,8 +189,9 @@ const BY_HAND: Table = implemented! { Table {
     module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;
     pinned: cuMemAllocHost_v2 cuMemFreeHost cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
         cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister;
-    primary: cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
+    primary: cuCtxSetCurrent cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
         cuDevicePrimaryCtxRetain;
+    start: cuDeviceGet cuDeviceGetCount cuDriverGetVersion cuInit;
 } };
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use divvy_abi::*;
 
-use super::{callback, client};
-use crate::wire::{HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
+use super::{callback, client, start};
+use crate::wire::by_hand::START;
+use crate::wire::{HEADER_BYTES, HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
 use crate::{Lost, Transport};
 
 struct Thread {
@@ -27,8 +28,14 @@ thread_local! {
 /// What a call answers once there is no server.
 const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-/// Runs `body` with this thread's transport, which is opened where there is none.
+/// Runs `body` with this thread's transport, which is opened where there is none. Before cuInit CUDA has no calls.
 fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
+    start::require()?;
+    with_at_any_time(body)
+}
+
+/// The same, also before cuInit.
+fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
     if callback::runs() {
         return Err(CUDA_ERROR_NOT_PERMITTED);
     }
@@ -53,20 +60,63 @@ fn open() -> Result<Thread, Lost> {
     let capacity = transport.capacity();
     let mut answer = Vec::with_capacity(HELLO_BYTES);
     let ours = Hello::ours(number, u32::try_from(capacity).unwrap_or(u32::MAX));
-    transport.call(&ours.encode(), &mut answer)?;
+    transport.post(&ours.encode())?;
+    // In the same round trip as the greeting.
+    let asks = !start::is_told();
+    if asks {
+        let mut message = [0; HEADER_BYTES];
+        let header = Header {
+            length: HEADER_BYTES as u32,
+            id: START,
+            sequence: 1,
+            thread: number,
+            sort: Sort::Call,
+        };
+        header.write(&mut Writer::new(&mut message));
+        transport.post(&message)?;
+    }
+    transport.take(&mut answer)?;
     let theirs = Hello::decode(&answer).map_err(|_| Lost)?;
     if theirs.version != VERSION || theirs.thread != number {
         return Err(Lost);
     }
     let capacity = capacity.min(theirs.capacity as usize);
-    Ok(Thread {
+    let mut thread = Thread {
         transport,
         number,
         next: 1,
         message: vec![0; capacity],
         answer,
         lost: false,
-    })
+    };
+    if asks {
+        thread.next += 1;
+        let (code, _late, mut body) = thread.take(START, 1).map_err(|_| Lost)?;
+        start::take(&mut body, code).map_err(|_| Lost)?;
+    }
+    Ok(thread)
+}
+
+/// Opens this thread's transport, also before cuInit.
+pub fn open_at_any_time() -> Result<(), CUresult> {
+    with_at_any_time(|_| Ok(()))
+}
+
+/// A call, also before cuInit: `take` reads the answer, told its code.
+pub fn call_at_any_time(
+    id: u32,
+    put: impl FnOnce(&mut Writer<'_>),
+    take: impl FnOnce(&mut Reader<'_>, CUresult) -> Result<(), Malformed>,
+) -> CUresult {
+    let outcome = with_at_any_time(|thread| {
+        let (code, late, mut body) = thread.call(id, put)?;
+        if take(&mut body, code).is_err() {
+            thread.lost = true;
+            return Err(GONE);
+        }
+        Ok(if code == CUDA_SUCCESS { late } else { code })
+    });
+    outcome.unwrap_or_else(|code| code)
 }
 
 /// Bytes that a message may have, its header included.

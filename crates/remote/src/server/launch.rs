@@ -17,6 +17,11 @@ const MOST_PARAMETERS: usize = 32_764;
 pub struct Layout(pub Vec<(u32, u32)>);
 
 impl Layout {
+    /// Bytes that [`tell`] writes of it.
+    pub fn told_bytes(&self) -> usize {
+        4 + 8 * self.0.len() + 4 * 8
+    }
+
     /// Bytes that the parameters take.
     pub fn bytes(&self) -> usize {
         let ends = self
@@ -32,6 +37,12 @@ pub fn layout(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let function = call.handle(Kind::Function)?;
     call.message.end()?;
     let layout = of(call, function)?;
+    tell(call, function, &layout);
+    Ok(CUDA_SUCCESS)
+}
+
+/// Writes what a launch of a function needs: a count of parameters, offset and size of each, then eight limits.
+pub fn tell(call: &mut Call<'_>, function: Used, layout: &Layout) {
     call.answer.count(Some(layout.0.len()));
     for (offset, size) in &layout.0 {
         call.answer.plain(*offset);
@@ -40,7 +51,6 @@ pub fn layout(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     for limit in limits(call.driver, function) {
         call.answer.plain(limit);
     }
-    Ok(CUDA_SUCCESS)
 }
 
 /// What a launch of a kernel may ask for: blocks and threads in each direction, threads of a block, bytes of dynamic shared

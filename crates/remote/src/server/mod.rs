@@ -23,6 +23,7 @@ mod objects;
 mod pinned;
 mod primary;
 mod ranges;
+mod start;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -339,8 +340,10 @@ impl Call<'_> {
 
     fn one(&mut self, id: u32) -> Result<CUresult, Stop> {
         match id {
+            by_hand::START => start::start(self),
             by_hand::UPLOAD => module::upload(self),
             by_hand::MODULE_LOAD => module::load(self),
+            by_hand::FUNCTION => module::function(self),
             by_hand::LIBRARY_LOAD => module::load_library(self),
             by_hand::LINK_CREATE => link::create(self),
             by_hand::LINK_ADD => link::add(self),
@@ -374,6 +377,7 @@ impl Call<'_> {
             by_hand::CAPTURE => names::capture(self),
             by_hand::PIN => pinned::pin(self),
             by_hand::UNPIN => pinned::unpin(self),
+            by_hand::SET_CURRENT => primary::set_current(self),
             by_hand::PRIMARY_RETAIN => primary::retain(self),
             by_hand::PRIMARY_RELEASE => primary::release(self),
             by_hand::PRIMARY_RESET => primary::reset(self),

@@ -1,9 +1,12 @@
 //! Images: they arrive in parts, are measured, and then loaded.
 
+use core::ffi::CStr;
+
 use divvy_abi::*;
 
-use super::{Call, Stop};
-use crate::handle::Kind;
+use super::arguments::Used;
+use super::{Call, Stop, launch};
+use crate::handle::{Id, Kind, Word};
 use crate::image;
 
 /// So many options may a load have.
@@ -62,8 +65,97 @@ pub fn load(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     };
     if code == CUDA_SUCCESS {
         call.enter(made, context);
+        let module = call.arena.word(made.spot);
+        tell_functions(call, made.id(), module);
     }
     Ok(code)
+}
+
+/// Functions of a module that are told with its load: of larger modules a program uses few, and each that is looked at
+/// may be loaded by that.
+const MOST_FUNCTIONS: u32 = 16;
+
+/// Tells of the functions of a small module: a mark, the name, the object and what a launch needs for each, then the mark
+/// that no more follow. A driver before CUDA 12.4 lists none.
+fn tell_functions(call: &mut Call<'_>, module: Option<Id>, real: u64) {
+    let driver = call.driver;
+    let mut count = 0;
+    let mut functions: [CUfunction; MOST_FUNCTIONS as usize] = [std::ptr::null_mut(); _];
+    // SAFETY: the module is the driver's; the list has room for as many functions as are asked for.
+    let known = unsafe {
+        let module: CUmodule = Word::from_bits(real);
+        (driver.cuModuleGetFunctionCount)(&raw mut count, module) == CUDA_SUCCESS
+            && count <= MOST_FUNCTIONS
+            && (driver.cuModuleEnumerateFunctions)(functions.as_mut_ptr(), count, module) == CUDA_SUCCESS
+    };
+    for function in functions.iter().take(if known { count as usize } else { 0 }) {
+        let mut name = std::ptr::null();
+        // SAFETY: the function is the driver's, which writes an address to memory of ours; a name is a C string of the
+        // driver's, and stays as long as the function.
+        let name = unsafe {
+            match (driver.cuFuncGetName)(&raw mut name, *function) {
+                CUDA_SUCCESS if !name.is_null() => CStr::from_ptr(name).to_bytes(),
+                _ => break,
+            }
+        };
+        let real = function.bits();
+        let Some(found) = call.server.tables().objects.found(Kind::Function, real, module) else {
+            break;
+        };
+        let used = Used::new(found, real);
+        let Ok(layout) = launch::of(call, used) else {
+            break;
+        };
+        // The marks, the name and the object.
+        if 2 + 4 + name.len() + 8 + layout.told_bytes() > call.answer.left() {
+            break;
+        }
+        call.answer.flag(true);
+        call.answer.count(Some(name.len()));
+        call.answer.bytes(name);
+        call.answer.plain(found);
+        launch::tell(call, used, &layout);
+    }
+    if call.answer.left() > 0 {
+        call.answer.flag(false);
+    }
+}
+
+/// A function of a module: the module and the name. The answer is the object, whether it is known what a launch needs, and
+/// that.
+pub fn function(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let module = call.handle(Kind::Module)?;
+    let name = call.string()?;
+    call.message.end()?;
+    let spot = call.arena.zeros(8)?;
+    let base = call.arena.base();
+    // SAFETY: the module is the driver's, the name a C string in the arena, and the driver writes one handle there.
+    let code = unsafe {
+        (call.driver.cuModuleGetFunction)(
+            spot.pointer(base),
+            Word::from_bits(module.real),
+            name.pointer::<c_char>(base).cast_const(),
+        )
+    };
+    if code != CUDA_SUCCESS {
+        return Ok(code);
+    }
+    let real = call.arena.word(spot);
+    let found = call
+        .server
+        .tables()
+        .objects
+        .found(Kind::Function, real, module.id());
+    let found = found.ok_or(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+    let used = Used::new(found, real);
+    let layout = launch::of(call, used).ok();
+    let layout = layout.filter(|layout| 8 + 1 + layout.told_bytes() <= call.answer.left());
+    call.answer.plain(found);
+    call.answer.flag(layout.is_some());
+    if let Some(layout) = layout {
+        launch::tell(call, used, &layout);
+    }
+    Ok(CUDA_SUCCESS)
 }
 
 /// Loads a library: as a module.

@@ -1,9 +1,17 @@
-//! Primary contexts: the program's references to each device's are counted, so that it gives back only its own.
+//! The current context, and primary contexts: the program's references to each device's are counted, so that it gives back only its own.
 
 use divvy_abi::*;
 
 use super::{Call, Stop};
-use crate::handle::Kind;
+use crate::handle::{Kind, Word};
+
+/// Makes a context the current one: its name, or null.
+pub fn set_current(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let context = call.handle(Kind::Context)?;
+    call.message.end()?;
+    // SAFETY: the context is the driver's, or null.
+    Ok(unsafe { (call.driver.cuCtxSetCurrent)(Word::from_bits(context.real)) })
+}
 
 pub fn retain(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let device: CUdevice = call.message.plain()?;

@@ -66,10 +66,14 @@ pub mod by_hand {
     }
 
     ids! {
+        /// Initialises the driver, and tells what programs ask first.
+        START "start/1";
         /// A part of an image that is about to be loaded.
         UPLOAD "image.upload/1";
         /// Loads the image that was uploaded as a module.
-        MODULE_LOAD "module.load/1";
+        MODULE_LOAD "module.load/2";
+        /// A function of a module, and what a launch of it needs.
+        FUNCTION "module.function/1";
         /// Loads it as a library.
         LIBRARY_LOAD "library.load/1";
         /// A linker.
@@ -136,6 +140,8 @@ pub mod by_hand {
         PIN "host.pin/1";
         /// Ends that.
         UNPIN "host.unpin/1";
+        /// Makes a context the thread's current one.
+        SET_CURRENT "context.set-current/1";
         /// A device's primary context.
         PRIMARY_RETAIN "primary.retain/1";
         /// Gives it back.

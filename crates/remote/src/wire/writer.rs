@@ -27,7 +27,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Room for the next `count` bytes, whatever they held; nothing where it does not fit.
-    fn room(&mut self, count: usize) -> Option<&mut [u8]> {
+    pub fn room(&mut self, count: usize) -> Option<&mut [u8]> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.memory.len());
         let Some(end) = end.filter(|_| !self.full) else {
             self.full = true;

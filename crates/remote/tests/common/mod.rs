@@ -52,6 +52,8 @@ pub(crate) use {code, cu, get};
 pub struct Counts {
     pub calls: AtomicU64,
     pub submits: AtomicU64,
+    /// How often the program waited: for one call, or for several that were sent one after the other.
+    pub trips: AtomicU64,
     /// Each message as a line.
     pub log: Mutex<Vec<String>>,
 }
@@ -69,6 +71,8 @@ struct Channels {
     from: Receiver<Vec<u8>>,
     counts: Arc<Counts>,
     message: usize,
+    /// A call was sent since the last wait.
+    posted: bool,
 }
 
 impl InProcess {
@@ -125,6 +129,7 @@ impl Connector for InProcess {
             from,
             counts: Arc::clone(&self.counts),
             message: self.message,
+            posted: false,
         }))
     }
 
@@ -184,10 +189,13 @@ impl Transport for Channels {
     }
 
     fn post(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.posted = true;
         self.send(message, true)
     }
 
     fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {
+        let waits = u64::from(std::mem::take(&mut self.posted));
+        self.counts.trips.fetch_add(waits, Ordering::Relaxed);
         *answer = self.from.recv().map_err(|_| Lost)?;
         Ok(())
     }
