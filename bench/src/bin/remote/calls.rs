@@ -33,7 +33,6 @@ pub struct Stand {
     pub socket: PathBuf,
     slice: Slice,
     home: TempDir,
-    #[expect(dead_code, reason = "it is ended with this")]
     worker: Option<Worker>,
 }
 
