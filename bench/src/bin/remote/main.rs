@@ -3,12 +3,17 @@
 //! - `ring`: the ring between the two, without CUDA;
 //! - `calls`: a program over a worker against the same program over the limiter in its own process. Calls, launches, copies
 //!   by each path against memcpy, and the way to the first kernel;
+//! - `programs`: whole programs over a worker against the same ones over the limiter in their own processes;
+//! - `clients`: 64 programs at once, both ways;
 //! - `network`: the same program over a worker that is further away.
 
 mod calls;
 mod network;
+mod place;
 mod program;
+mod programs;
 mod ring;
+mod stencil;
 
 use std::path::PathBuf;
 
@@ -30,6 +35,15 @@ struct Args {
     /// For a program: the driver to load and measure
     #[arg(long, hide = true)]
     program: Option<PathBuf>,
+    /// For a program: it runs over a worker
+    #[arg(long, hide = true)]
+    over_worker: bool,
+    /// For a program: only a stencil, with so many steps
+    #[arg(long, hide = true)]
+    stencil: Option<u32>,
+    /// Runs of each whole program
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
     /// The processors that the bench may use.
     #[arg(skip = CpuSet::new())]
     allowed: CpuSet,
@@ -39,21 +53,34 @@ struct Args {
 enum Part {
     /// The ring, without CUDA
     Ring,
-    /// Programs over a worker
+    /// Calls, launches and copies over a worker
     Calls,
-    /// Programs over a worker that is further away: emulated delays, and TCP with TLS
+    /// Whole programs over a worker
+    Programs,
+    /// Many programs at once
+    Clients,
+    /// Calls and copies over a worker that is further away: emulated delays, and TCP with TLS
     Network,
 }
 
 fn main() -> anyhow::Result<()> {
     let mut args = Args::parse();
     if let Some(library) = &args.program {
-        return program::run(library, &args);
+        return match args.stencil {
+            Some(steps) => stencil::run(library, steps),
+            None => program::run(library, &args),
+        };
     }
     args.allowed = rustix::thread::sched_getaffinity(None)?;
     let all = args.parts.is_empty();
     if all || args.parts.contains(&Part::Calls) {
         calls::run(&args)?;
+    }
+    if all || args.parts.contains(&Part::Programs) {
+        programs::run(&args)?;
+    }
+    if all || args.parts.contains(&Part::Clients) {
+        programs::together(&args)?;
     }
     if all || args.parts.contains(&Part::Network) {
         network::run(&args)?;

@@ -4,7 +4,6 @@
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::Stdio;
 
 use anyhow::anyhow;
 use divvy_model::{Code, Fault};
@@ -15,7 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::Args;
-use crate::calls::{Stand, program};
+use crate::calls::program_with;
+use crate::place::{Place, Way};
 use crate::program::Figures;
 
 const DELAYS: [&str; 3] = ["5us", "20us", "100us"];
@@ -56,19 +56,18 @@ impl Slot for Here {
 
 /// Measures all, and prints them beside each other.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let stand = Stand::new()?;
-    let library = stand.built.join("libdivvy_remote_cuda.so");
+    let place = Place::new()?;
     let over = |socket: PathBuf, delay: Option<&str>| {
-        program(args, &library, |command| {
-            command.env("DIVVY_REMOTE", socket).stdin(Stdio::null());
+        program_with(args, &place, Way::Worker, |command| {
+            command.env("DIVVY_REMOTE", socket);
             if let Some(delay) = delay {
                 command.env("DIVVY_REMOTE_DELAY", delay);
             }
         })
     };
-    let mut all = vec![("shared memory".to_owned(), over(stand.socket.clone(), None)?)];
+    let mut all = vec![("shared memory".to_owned(), over(place.socket(), None)?)];
     for delay in DELAYS {
-        all.push((format!("delay {delay}"), over(stand.socket.clone(), Some(delay))?));
+        all.push((format!("delay {delay}"), over(place.socket(), Some(delay))?));
     }
     let folder = tempfile::tempdir()?;
     let fault = |fault: Fault| anyhow!("{fault}: {}", fault.causes.join(": "));
@@ -77,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let identity = authority.invite("bench", a_year()).map_err(fault)?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
-    let host = Box::new(Here(stand.socket.clone()));
+    let host = Box::new(Here(place.socket()));
     std::thread::spawn(move || far::serve(&listener, config, authority, host));
     let session = Session::open(&address, &identity, &Wanted::default(), || {}).map_err(fault)?;
     let relay = session.relay(folder.path()).map_err(fault)?;

@@ -30,8 +30,14 @@ pub struct Figures {
 #[derive(Serialize, Deserialize)]
 pub struct Copied {
     pub name: String,
+    /// Gigabytes per second.
     pub gigabytes: f64,
+    /// Over memcpy's in the same round.
+    pub of_memcpy: f64,
 }
+
+/// Rounds of each copy.
+const COPY_ROUNDS: usize = 21;
 
 /// Bytes of a copy: more than the caches hold.
 const BYTES: usize = 32 << 20;
@@ -41,12 +47,14 @@ const EMPTY: &CStr =
 
 macro_rules! driver {
     ($($field:ident = $symbol:literal ($($of:ty),*);)*) => {
-        struct Driver {
-            $($field: unsafe extern "C" fn($($of),*) -> CUresult,)*
+        /// The entry points that the programs call.
+        pub struct Driver {
+            $(pub $field: unsafe extern "C" fn($($of),*) -> CUresult,)*
         }
 
         impl Driver {
-            fn load(library: &Path) -> anyhow::Result<Self> {
+            /// Loads a driver.
+            pub fn load(library: &Path) -> anyhow::Result<Self> {
                 let name = CString::new(library.as_os_str().as_bytes())?;
                 // SAFETY: a C string; the library is one of ours, whose constructors only read the environment.
                 let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -80,10 +88,44 @@ driver! {
     allocate = c"cuMemAlloc_v2" (*mut CUdeviceptr, usize);
     allocate_host = c"cuMemHostAlloc" (*mut *mut c_void, usize, u32);
     to_device = c"cuMemcpyHtoD_v2" (CUdeviceptr, *const c_void, usize);
+    free_host = c"cuMemFreeHost" (*mut c_void);
     from_device = c"cuMemcpyDtoH_v2" (*mut c_void, CUdeviceptr, usize);
 }
 
-fn cu(code: CUresult) -> anyhow::Result<()> {
+impl Driver {
+    /// Makes a context on the first device, and loads a kernel.
+    pub fn start(&self, source: &CStr, kernel: &CStr) -> anyhow::Result<CUfunction> {
+        let (mut context, mut module, mut function) =
+            (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: valid out-parameters and C strings.
+        unsafe {
+            cu((self.init)(0))?;
+            cu((self.retain)(&raw mut context, 0))?;
+            cu((self.set_current)(context))?;
+            cu((self.load_data)(&raw mut module, source.as_ptr().cast()))?;
+            cu((self.function)(&raw mut function, module, kernel.as_ptr()))?;
+        }
+        Ok(function)
+    }
+
+    /// Memory of the device.
+    pub fn device_memory(&self, bytes: usize) -> anyhow::Result<CUdeviceptr> {
+        let mut memory = 0;
+        // SAFETY: a valid out-parameter.
+        cu(unsafe { (self.allocate)(&raw mut memory, bytes) })?;
+        Ok(memory)
+    }
+
+    /// Pinned memory, as far as the driver pins it.
+    fn host_memory(&self, bytes: usize) -> anyhow::Result<*mut c_void> {
+        let mut memory = std::ptr::null_mut();
+        // SAFETY: a valid out-parameter.
+        cu(unsafe { (self.allocate_host)(&raw mut memory, bytes, 0) })?;
+        Ok(memory)
+    }
+}
+
+pub fn cu(code: CUresult) -> anyhow::Result<()> {
     code.ok().context("A call of the driver")
 }
 
@@ -104,16 +146,7 @@ fn timed(rounds: usize, count: u32, mut one: impl FnMut() -> anyhow::Result<()>)
 pub fn run(library: &Path, args: &Args) -> anyhow::Result<()> {
     let began = Instant::now();
     let driver = Driver::load(library)?;
-    let (mut context, mut module, mut function) =
-        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: valid out-parameters and C strings.
-    unsafe {
-        cu((driver.init)(0))?;
-        cu((driver.retain)(&raw mut context, 0))?;
-        cu((driver.set_current)(context))?;
-        cu((driver.load_data)(&raw mut module, EMPTY.as_ptr().cast()))?;
-        cu((driver.function)(&raw mut function, module, c"empty".as_ptr()))?;
-    }
+    let function = driver.start(EMPTY, c"empty")?;
     let mut value = 0_u64;
     let mut params = [(&raw mut value).cast::<c_void>()];
     let none: *mut *mut c_void = std::ptr::null_mut();
@@ -173,7 +206,7 @@ pub fn run(library: &Path, args: &Args) -> anyhow::Result<()> {
         }
         synchronize()
     })?;
-    let (copies, memcpy) = copies(&driver)?;
+    let (copies, memcpy) = copies(&driver, args.over_worker)?;
     let figures = Figures {
         first_kernel_ms,
         call_ns,
@@ -187,38 +220,58 @@ pub fn run(library: &Path, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn copies(driver: &Driver) -> anyhow::Result<(Vec<Copied>, f64)> {
-    let rate = |nanoseconds: f64| BYTES as f64 / nanoseconds;
+/// Copies between memory of the program and the device's. In each round memcpy moves as many bytes first, so that both
+/// meet the same machine.
+fn copies(driver: &Driver, worker: bool) -> anyhow::Result<(Vec<Copied>, f64)> {
     let (mut own, mut other) = (vec![7_u8; BYTES], vec![1_u8; BYTES]);
-    let memcpy = timed(9, 1, || {
-        black_box(&mut other).copy_from_slice(black_box(&own));
-        Ok(())
-    })?;
-    let (mut device, mut pinned) = (0, std::ptr::null_mut());
-    // SAFETY: valid out-parameters.
-    unsafe {
-        cu((driver.allocate)(&raw mut device, BYTES))?;
-        cu((driver.allocate_host)(&raw mut pinned, BYTES, 0))?;
-        pinned.cast::<u8>().write_bytes(7, BYTES);
-    }
-    let mut all = Vec::new();
-    for (name, host) in [
-        ("pageable memory", own.as_mut_ptr().cast::<c_void>()),
+    let device = driver.device_memory(BYTES)?;
+    let pinned = driver.host_memory(BYTES)?;
+    let mut all: Vec<(&str, *mut c_void)> = vec![
+        ("pageable memory", own.as_mut_ptr().cast()),
         ("pinned memory", pinned),
-    ] {
-        // SAFETY: both memories have so many bytes.
-        let to = timed(9, 1, || cu(unsafe { (driver.to_device)(device, host, BYTES) }))?;
-        // SAFETY: as above.
-        let from = timed(9, 1, || cu(unsafe { (driver.from_device)(host, device, BYTES) }))?;
-        for (name, nanoseconds) in [
-            (format!("{name} to the device"), to),
-            (format!("{name} from the device"), from),
-        ] {
-            all.push(Copied {
-                name,
-                gigabytes: rate(nanoseconds),
-            });
+    ];
+    if worker {
+        // What a worker may pin is used up. Nothing of it is touched, so it takes no memory.
+        let rest = divvy_remote::server::Quota::default().pinned as usize - BYTES;
+        let held = driver.host_memory(rest)?;
+        all.insert(1, ("shared memory", driver.host_memory(BYTES)?));
+        // SAFETY: it is memory of the driver.
+        cu(unsafe { (driver.free_host)(held) })?;
+    }
+    let mut rates = vec![(Vec::new(), Vec::new()); 2 * all.len()];
+    let mut memcpys = Vec::new();
+    for round in 0..=COPY_ROUNDS {
+        for (at, (_, host)) in all.iter().enumerate() {
+            for from in [false, true] {
+                let began = Instant::now();
+                black_box(&mut other).copy_from_slice(black_box(&own));
+                let plain = began.elapsed();
+                let began = Instant::now();
+                // SAFETY: both memories have so many bytes.
+                cu(unsafe {
+                    match from {
+                        false => (driver.to_device)(device, *host, BYTES),
+                        true => (driver.from_device)(*host, device, BYTES),
+                    }
+                })?;
+                let took = began.elapsed();
+                if round > 0 {
+                    let (rates, ratios) = &mut rates[2 * at + usize::from(from)];
+                    rates.push(BYTES as f64 / took.as_nanos() as f64);
+                    ratios.push(plain.as_secs_f64() / took.as_secs_f64());
+                    memcpys.push(BYTES as f64 / plain.as_nanos() as f64);
+                }
+            }
         }
     }
-    Ok((all, rate(memcpy)))
+    let mut copied = Vec::new();
+    for (at, (rates, ratios)) in rates.iter_mut().enumerate() {
+        let way = ["to the device", "from the device"][at % 2];
+        copied.push(Copied {
+            name: format!("{} {way}", all[at / 2].0),
+            gigabytes: median(rates),
+            of_memcpy: median(ratios),
+        });
+    }
+    Ok((copied, median(&mut memcpys)))
 }

@@ -102,6 +102,7 @@ impl InProcess {
         Box::new(Counting {
             transport,
             counts: Arc::clone(&self.counts),
+            posted: false,
         })
     }
 }
@@ -150,6 +151,8 @@ impl Counts {
 struct Counting<T> {
     transport: T,
     counts: Arc<Counts>,
+    /// A call was sent since the last wait.
+    posted: bool,
 }
 
 impl<T: Transport> Transport for Counting<T> {
@@ -164,10 +167,13 @@ impl<T: Transport> Transport for Counting<T> {
 
     fn post(&mut self, message: &[u8]) -> Result<(), Lost> {
         self.counts.note(message, true);
+        self.posted = true;
         self.transport.post(message)
     }
 
     fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {
+        let waits = u64::from(std::mem::take(&mut self.posted));
+        self.counts.trips.fetch_add(waits, Ordering::Relaxed);
         self.transport.take(answer)
     }
 }
