@@ -270,7 +270,11 @@ fn the_end_of_a_worker_reaches_the_program() {
         for worker in site.here.workers.lock().unwrap().iter() {
             rustix::net::shutdown(worker, rustix::net::Shutdown::Both).unwrap();
         }
-        until(|| free() == CUDA_ERROR_DEVICE_UNAVAILABLE);
+        until(|| {
+            // This worker is a thread, which looks at its socket once its ring has been quiet for a while.
+            std::thread::sleep(Duration::from_millis(250));
+            free() == CUDA_ERROR_DEVICE_UNAVAILABLE
+        });
         assert_eq!(
             *site.here.ended.lock().unwrap(),
             0,
