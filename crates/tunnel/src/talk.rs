@@ -39,8 +39,8 @@ pub struct Wanted {
     pub memory: Option<String>,
     /// Its share of the compute time.
     pub compute: Option<String>,
-    /// Whether to wait in the queue, and for how many seconds at most.
-    pub wait: Option<Option<u64>>,
+    /// For how many seconds to wait in the queue at most; 0 for as long as it takes, None for not at all.
+    pub wait: Option<u64>,
     /// The client's process.
     pub pid: u32,
 }

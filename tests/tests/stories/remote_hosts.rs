@@ -18,14 +18,14 @@ struct Server {
 }
 
 impl Server {
-    fn start(system: &System, user: &User) -> Self {
+    fn start(system: &System, user: &User, memory: &str) -> Self {
         let words = [
             "remote",
             "serve",
             "--listen",
             "127.0.0.1:0",
             "--memory",
-            "2GiB",
+            memory,
             "--compute",
             "70%",
         ];
@@ -86,7 +86,7 @@ fn no_slices(system: &System) {
 fn programs_use_parts_of_another_hosts_device_and_leave_nothing() {
     let Some(system) = System::new() else { return };
     let (alice, bob) = (&system.users.alice, &system.users.bob);
-    let server = Server::start(&system, alice);
+    let server = Server::start(&system, alice, "2GiB");
     let refused = finish(server.run(&system, bob, &["--memory", "1GiB"]).arg("true"));
     assert!(!refused.status.success());
     assert!(stderr(&refused).contains("has no invitation"), "{refused:?}");
@@ -137,9 +137,9 @@ fn programs_use_parts_of_another_hosts_device_and_leave_nothing() {
 fn a_client_waits_in_the_servers_queue_and_hears_why_there_is_no_room() {
     let Some(system) = System::new() else { return };
     let (alice, bob) = (&system.users.alice, &system.users.bob);
-    let server = Server::start(&system, alice);
+    let server = Server::start(&system, alice, "60GiB");
     server.admit(&system, alice, bob, "laptop");
-    let words = ["--memory", "1GiB", "--compute", "70%"];
+    let words = ["--memory", "60GiB"];
     let first = server.probe(&system, bob, &words);
     let full = finish(server.run(&system, bob, &words).arg("true"));
     assert_eq!(full.status.code(), Some(125), "{full:?}");
@@ -147,7 +147,7 @@ fn a_client_waits_in_the_servers_queue_and_hears_why_there_is_no_room() {
         stderr(&full).contains("error[D"),
         "the server's own reason: {full:?}"
     );
-    let mut waits = server.run(&system, bob, &["--wait", "--memory", "1GiB", "--compute", "70%"]);
+    let mut waits = server.run(&system, bob, &["--wait", "--memory", "60GiB"]);
     let mut waits = waits
         .arg("true")
         .stderr(Stdio::piped())

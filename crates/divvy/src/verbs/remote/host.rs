@@ -80,8 +80,8 @@ impl ThisHost {
         }
         match wanted.wait {
             None => {}
-            Some(None) => drop(command.arg("--wait")),
-            Some(Some(seconds)) => drop(command.arg(format!("--wait={seconds}s"))),
+            Some(0) => drop(command.arg("--wait")),
+            Some(seconds) => drop(command.arg(format!("--wait={seconds}s"))),
         }
         command.args(["--", "/proc/self/exe", "remote", "hand-over"]);
         Ok(command)
@@ -289,7 +289,7 @@ mod tests {
             device: "0".into(),
             memory: Some(memory.into()),
             compute: Some(compute.into()),
-            wait: Some(Some(20)),
+            wait: Some(20),
             pid: 7,
         };
         let host = host();

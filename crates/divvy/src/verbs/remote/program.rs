@@ -38,7 +38,9 @@ pub fn run(asked: &Asked<'_>, context: &Context) -> Result<u8, Fault> {
         device: device.to_owned(),
         memory: asked.memory.clone(),
         compute: asked.compute.clone(),
-        wait: asked.wait.map(|limit| limit.map(|limit| limit.as_secs().max(1))),
+        wait: asked
+            .wait
+            .map(|limit| limit.map_or(0, |limit| limit.as_secs().max(1))),
         pid: std::process::id(),
     };
     let told = std::cell::Cell::new(false);
