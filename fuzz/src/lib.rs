@@ -1,6 +1,7 @@
 //! What the fuzz targets share.
 
 pub mod drive;
+pub mod frames;
 pub mod ledger;
 pub mod mutate;
 pub mod nri;

@@ -8,7 +8,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu, guest,
-    inspect, keep, kill, man, ps, resize, run, selftest, slice, top,
+    inspect, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -65,6 +65,8 @@ pub enum Verb {
     Gpu(gpu::Args),
     /// Give containers slices: run, podman, docker, cdi, runtime, oci-runtime, nri
     Container(container::Args),
+    /// Use devices of other hosts, and serve this host's: serve, invite, forget, join, list
+    Remote(remote::Args),
     /// Look after the agent
     Agent(agent::Args),
     /// Show everything about slices
@@ -136,6 +138,7 @@ impl Verb {
             Self::Doctor(args) => doctor::run(args, context),
             Self::Gpu(args) => gpu::run(&args.verb, context),
             Self::Container(args) => container::run_grouped(&args.verb, context),
+            Self::Remote(args) => remote::run(args, context),
             Self::Agent(args) => agent::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Events(args) => events::run(args, context),
@@ -180,7 +183,7 @@ const LISTS: [(&str, &[&str]); 3] = [
         "Every day",
         &["run", "ps", "top", "devices", "slice", "resize", "kill", "doctor"],
     ),
-    ("Groups", &["gpu", "container", "agent"]),
+    ("Groups", &["gpu", "container", "remote", "agent"]),
     (
         "More",
         &[

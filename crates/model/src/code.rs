@@ -194,6 +194,12 @@ codes! {
         "A user has 8 places in the queue, a process one of them, and there are 256 in all, some of which are kept for root. Those that wait keep their places. Try again when one of them has been served."
     92 TooLarge USAGE "the request is too large or too slow"
         "The agent reads requests of up to 1 MiB of root and of its own user, of up to 64 KiB of others, and waits ten seconds for one. Commands send less."
+    93 RemoteUnreachable ACT "the host of the device does not answer"
+        "`divvy run --device tcp://HOST:PORT/0` and `divvy remote list` need `divvy remote serve` on the device's host. Check the address, the port and the firewall between. The server's log says which connections it refused."
+    94 RemoteIdentity ACT "a certificate was not accepted"
+        "Both sides of a connection show a certificate of the server's own authority. On the device's host `divvy remote invite NAME` prints an invitation, and `divvy remote join HOST:PORT FILE` stores it on the client's host. An invitation holds for a year; a new one of the same name replaces the old one. A certificate that is expired or not valid yet may also mean that the clocks of the two hosts differ."
+    95 RemoteVersion ACT "the other host has another version"
+        "The two hosts speak different versions of the protocol. Install the same version of Divvy on both."
     99 Internal ACT "something unforeseen"
         "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
 }
@@ -249,7 +255,7 @@ mod tests {
         }
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
-        for room in ["model", "host", "container", "agent", "divvy"] {
+        for room in ["model", "host", "container", "agent", "tunnel", "divvy"] {
             sources(&crates.join(room).join("src"), &mut text);
         }
         for code in Code::ALL {

@@ -27,6 +27,8 @@ pub enum Selector {
     Pci(String),
     /// An emulated device by product profile, as in `emulated:h100`.
     Emulated(String),
+    /// A device of another host, as `HOST:PORT/0` in `tcp://HOST:PORT/0`. No device here fits it.
+    Remote(String),
 }
 
 /// Why a selector names no single device.
@@ -75,6 +77,7 @@ impl Selector {
                 .starts_with(&prefix.to_ascii_lowercase()),
             Self::Pci(address) => device.pci_address.eq_ignore_ascii_case(address),
             Self::Emulated(profile) => device.profile.as_deref() == Some(profile.as_str()),
+            Self::Remote(_) => false,
         }
     }
 }
@@ -89,6 +92,17 @@ impl FromStr for Selector {
                 Err(malformed())
             } else {
                 Ok(Self::Emulated(profile.into()))
+            };
+        }
+        if let Some(place) = text.strip_prefix("tcp://") {
+            let (server, device) = place.split_once('/').unwrap_or((place, ""));
+            let (host, port) = server.rsplit_once(':').ok_or_else(malformed)?;
+            // The server knows what the device is.
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
+            return if host.is_empty() || port.parse::<u16>().is_err() || !device.bytes().all(plain) {
+                Err(malformed())
+            } else {
+                Ok(Self::Remote(place.into()))
             };
         }
         if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
@@ -128,6 +142,7 @@ impl fmt::Display for Selector {
             Self::Index(index) => write!(f, "{index}"),
             Self::Uuid(text) | Self::Pci(text) => f.write_str(text),
             Self::Emulated(profile) => write!(f, "emulated:{profile}"),
+            Self::Remote(place) => write!(f, "tcp://{place}"),
         }
     }
 }
@@ -164,6 +179,8 @@ mod tests {
             ("65:00.0", Selector::Pci("0000:65:00.0".into())),
             ("00000000:65:00.0", Selector::Pci("0000:65:00.0".into())),
             ("emulated:h100", Selector::Emulated("h100".into())),
+            ("tcp://gpu7:4815/0", Selector::Remote("gpu7:4815/0".into())),
+            ("tcp://[::1]:4815", Selector::Remote("[::1]:4815".into())),
         ] {
             assert_eq!(text.parse(), Ok(selector), "{text}");
         }
@@ -171,6 +188,11 @@ mod tests {
             "",
             "GPU-",
             "emulated:",
+            "tcp://",
+            "tcp://gpu7/0",
+            "tcp://gpu7:x/0",
+            "tcp://:1/0",
+            "tcp://gpu7:1/--observe x",
             "first",
             "-1",
             "1:2:3:4.0",

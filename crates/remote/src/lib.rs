@@ -23,6 +23,7 @@ pub mod handle;
 mod image;
 pub mod local;
 pub mod server;
+pub mod stream;
 mod transport;
 pub mod wire;
 

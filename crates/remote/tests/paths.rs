@@ -262,11 +262,18 @@ fn without_shared_memory_copies_go_in_messages_and_nothing_is_pinned() {
             let mut to = vec![0; 40_000];
             there_and_back(&mut to, &numbers(40_000));
             assert_eq!(server.traffic().inline, 160_000);
-            let mut memory = std::ptr::null_mut();
+            // What a program asks to be pinned is plain memory, and its copies go in messages too.
+            let memory = pinned(40_000);
+            there_and_back(memory, &numbers(40_000));
+            assert_eq!(server.traffic().inline, 320_000);
+            let mut device = 0;
+            let start = memory.as_mut_ptr().cast();
             assert_eq!(
-                code!(cuMemHostAlloc(&raw mut memory, 1, 0)),
-                CUDA_ERROR_OUT_OF_MEMORY
+                code!(cuMemHostGetDevicePointer_v2(&raw mut device, start, 0)),
+                CUDA_ERROR_NOT_SUPPORTED
             );
+            cu!(cuMemFreeHost(start));
+            assert_eq!(code!(cuMemFreeHost(start)), CUDA_ERROR_INVALID_VALUE);
         },
     );
 }

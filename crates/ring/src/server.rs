@@ -97,6 +97,42 @@ impl<D: Doorbell<AtomicU32>> Server<D> {
         Ok(())
     }
 
+    /// Waits for one message, for `limit` or for ever, which replaces what `message` held. Whether the client waits for a
+    /// reply: [`Server::reply`] sends it, in the order of the messages. So several calls may be under way.
+    ///
+    /// # Errors
+    /// Those of [`Server::serve_one`].
+    pub fn receive(&mut self, limit: Option<Duration>, message: &mut Vec<u8>) -> Result<bool, RingError> {
+        self.link.check_process()?;
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let deadline = Deadline::after(limit);
+        let received = self.requests.receive(&mut self.link, message, deadline);
+        received.map_err(|error| self.note(error))
+    }
+
+    /// Sends the reply to the first message of [`Server::receive`] that waits for one.
+    ///
+    /// # Errors
+    /// Those of [`Server::serve_one`].
+    pub fn reply(&mut self, reply: &[u8]) -> Result<(), RingError> {
+        self.link.check_process()?;
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let sent = self.replies.send(&mut self.link, reply, false);
+        sent.map_err(|error| self.note(error))
+    }
+
+    /// After an error the channel has ended, but for a message that did not come in time.
+    fn note(&mut self, error: RingError) -> RingError {
+        if error != RingError::TimedOut {
+            self.failed = Some(error);
+        }
+        error
+    }
+
     /// Handles messages until the client is gone or the channel fails. Returns why it ended.
     pub fn serve(&mut self, mut handle: impl FnMut(&[u8], &mut Vec<u8>)) -> RingError {
         loop {

@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use divvy_remote::LocalConnector;
+use divvy_remote::stream::emulated::{Distant, Network};
+use divvy_remote::{Connector, LocalConnector};
 
 divvy_abi::export_table!(divvy_remote::client::TABLE);
 
@@ -29,6 +30,10 @@ fn socket() -> Option<PathBuf> {
 extern "C" fn capture() {
     if let Some(socket) = socket() {
         let connector = LocalConnector::new(socket);
-        let _first = divvy_remote::client::connect(Box::new(connector), |_| {});
+        let connector: Box<dyn Connector> = match Network::of_environment() {
+            Some(network) => Box::new(Distant { connector, network }),
+            None => Box::new(connector),
+        };
+        let _first = divvy_remote::client::connect(connector, |_| {});
     }
 }

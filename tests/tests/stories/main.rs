@@ -31,6 +31,7 @@ mod mig;
 mod nesting;
 mod nri;
 mod remote;
+mod remote_hosts;
 mod restart;
 mod rootless;
 mod shortage;

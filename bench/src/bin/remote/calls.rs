@@ -19,6 +19,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn program(args: &Args, place: &Place, way: Way) -> anyhow::Result<Figures> {
+    program_with(args, place, way, |_| {})
+}
+
+/// Runs the program that measures; `also` adds to its environment.
+pub fn program_with(
+    args: &Args,
+    place: &Place,
+    way: Way,
+    also: impl FnOnce(&mut Command),
+) -> anyhow::Result<Figures> {
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("--program")
@@ -29,6 +39,7 @@ fn program(args: &Args, place: &Place, way: Way) -> anyhow::Result<Figures> {
         command.arg("--over-worker");
     }
     place.prepare(&mut command, way);
+    also(&mut command);
     let output = command
         .stderr(Stdio::inherit())
         .output()

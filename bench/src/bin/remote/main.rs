@@ -4,9 +4,11 @@
 //! - `calls`: a program over a worker against the same program over the limiter in its own process. Calls, launches, copies
 //!   by each path against memcpy, and the way to the first kernel;
 //! - `programs`: whole programs over a worker against the same ones over the limiter in their own processes;
-//! - `clients`: 64 programs at once, both ways.
+//! - `clients`: 64 programs at once, both ways;
+//! - `network`: the same program over a worker that is further away.
 
 mod calls;
+mod network;
 mod place;
 mod program;
 mod programs;
@@ -57,6 +59,8 @@ enum Part {
     Programs,
     /// Many programs at once
     Clients,
+    /// Calls and copies over a worker that is further away: emulated delays, and TCP with TLS
+    Network,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -77,6 +81,9 @@ fn main() -> anyhow::Result<()> {
     }
     if all || args.parts.contains(&Part::Clients) {
         programs::together(&args)?;
+    }
+    if all || args.parts.contains(&Part::Network) {
+        network::run(&args)?;
     }
     if all || args.parts.contains(&Part::Ring) {
         ring::run(&args)?;

@@ -68,6 +68,11 @@ impl Place {
         Ok(place)
     }
 
+    /// The worker's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.home.path().join("worker.sock")
+    }
+
     /// The driver that a program loads.
     pub fn library(&self, way: Way) -> PathBuf {
         self.folder(way).join("libcuda.so.1")

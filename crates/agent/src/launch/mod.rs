@@ -20,6 +20,7 @@ use divvy_model::{Code, DeviceRecord, Fault, Isolation, LifetimeAnchor, Policy, 
 
 pub use self::observe::{become_program, observation, observe};
 use self::parts::Parts;
+pub use self::parts::remote_environment;
 use self::program::{cannot_run, check_program, first};
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};

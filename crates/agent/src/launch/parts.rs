@@ -118,31 +118,17 @@ impl Parts {
                 .remote_links()
                 .map_or_else(|fault| fault, |_| missing()));
         };
-        let folder = stage.folder.as_os_str();
+        let mut environment = of_worker(stage, &created.directory.join("worker.sock"), inherited);
         let uuids: Vec<&str> = created
             .devices
             .iter()
             .map(|device| device.uuid.as_str())
             .collect();
-        let environment: Vec<(String, OsString)> = vec![
-            // The library chooses among the worker's devices by it.
-            ("CUDA_VISIBLE_DEVICES".into(), uuids.join(",").into()),
-            (
-                "LD_PRELOAD".into(),
-                among_preloads(&stage.preload, inherited("LD_PRELOAD")),
-            ),
-            (
-                "LD_LIBRARY_PATH".into(),
-                in_front(folder, inherited("LD_LIBRARY_PATH"), ":"),
-            ),
-            (
-                "DIVVY_REMOTE".into(),
-                created.directory.join("worker.sock").into(),
-            ),
-            // A run inside the program finds its slice and this agent by these.
-            ("DIVVY_SLICE".into(), created.directory.join("attach.sock").into()),
-            ("DIVVY_RUN_DIR".into(), run.path().into()),
-        ];
+        // The library chooses among the worker's devices by it.
+        environment.push(("CUDA_VISIBLE_DEVICES".into(), uuids.join(",").into()));
+        // A run inside the program finds its slice and this agent by these.
+        environment.push(("DIVVY_SLICE".into(), created.directory.join("attach.sock").into()));
+        environment.push(("DIVVY_RUN_DIR".into(), run.path().into()));
         Ok(Plan {
             environment,
             slice: created.slice.clone(),
@@ -155,6 +141,35 @@ impl Parts {
             },
         })
     }
+}
+
+/// The split driver in front, and the socket of the worker that makes the program's calls.
+fn of_worker(
+    stage: &Stage,
+    socket: &Path,
+    inherited: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(String, OsString)> {
+    vec![
+        (
+            "LD_PRELOAD".into(),
+            among_preloads(&stage.preload, inherited("LD_PRELOAD")),
+        ),
+        (
+            "LD_LIBRARY_PATH".into(),
+            in_front(stage.folder.as_os_str(), inherited("LD_LIBRARY_PATH"), ":"),
+        ),
+        ("DIVVY_REMOTE".into(), socket.into()),
+    ]
+}
+
+/// The environment of a program whose worker is behind this socket, on whatever host.
+///
+/// # Errors
+/// [`Code::DropIn`], [`Code::RunDir`].
+pub fn remote_environment(run: &RunDir, socket: &Path) -> Result<Vec<(String, OsString)>, Fault> {
+    let stage = stage(run, &DropIns::find()?.remote_links()?)?;
+    let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    Ok(of_worker(&stage, socket, inherited))
 }
 
 fn missing() -> Fault {

@@ -11,7 +11,7 @@ use crate::flags::{OnOom, compute, devices_or_setting, on_oom, parse, policy_or_
 pub struct Flags {
     #[command(flatten)]
     pub compute: compute::Flags,
-    /// Device: index, UUID or unique prefix, PCI address, emulated:h100 [default: one with space]. Several, as 0,1 or
+    /// Device: index, UUID or unique prefix, PCI address, emulated:h100, tcp://HOST:PORT/0 [default: one with space]. Several, as 0,1 or
     /// one --device each, make one slice with that memory of each of them: all or none
     #[arg(long, value_name = "SEL", value_delimiter = ',', value_parser = parse::<Selector>)]
     pub device: Vec<Selector>,

@@ -54,7 +54,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     Ok(0)
 }
 
-fn table(devices: &[DeviceRecord], wide: bool) -> Table {
+pub fn table(devices: &[DeviceRecord], wide: bool) -> Table {
     let mut columns = vec![
         ("INDEX", true),
         ("NAME", false),

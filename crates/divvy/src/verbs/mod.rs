@@ -18,6 +18,7 @@ pub mod keep;
 pub mod kill;
 pub mod man;
 pub mod ps;
+pub mod remote;
 pub mod resize;
 pub mod run;
 pub mod selftest;

@@ -18,7 +18,7 @@ use crate::flags::{self, or_setting, parse, sharing, terms, usage};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::share_words;
-use crate::verbs::accelerators;
+use crate::verbs::{accelerators, remote};
 
 /// Flags of `divvy run`.
 #[derive(Debug, clap::Args)]
@@ -29,6 +29,7 @@ use crate::verbs::accelerators;
   divvy run --memory 1GiB --device emulated:l4 -- ./saxpy
   divvy run --memory 20GiB --device 0,1 -- python train.py
   divvy run --slice alice -- python train.py
+  divvy run --memory 4GiB --device tcp://gpu7:4815/0 -- python train.py
   divvy run --observe -- nvitop
   divvy run --memory 1GiB --driver ./libcuda.so.1 --dry-run -- ./saxpy")]
 pub struct Args {
@@ -72,6 +73,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
     if args.observe {
         return observe(args, context);
+    }
+    if let Some(place) = on_another_host(args)? {
+        return on(place, args, context);
     }
     let launch = Launch {
         request: request(args, config)?,
@@ -121,6 +125,53 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             flags::unsized_request(fault)
         }
     })
+}
+
+/// The place of the device that is asked for, where that is another host.
+fn on_another_host(args: &Args) -> Result<Option<&str>, Fault> {
+    let mut places = args.terms.device.iter().filter_map(|device| match device {
+        Selector::Remote(place) => Some(place.as_str()),
+        _ => None,
+    });
+    let place = places.next();
+    if place.is_some() && args.terms.device.len() > 1 {
+        return Err(Fault::new(
+            Code::Usage,
+            "a program on another host's device has that device alone",
+        ));
+    }
+    Ok(place)
+}
+
+/// Runs the program on a device of another host, whose agent holds the limits.
+fn on(place: &str, args: &Args, context: &Context) -> Result<u8, Fault> {
+    let terms = &args.terms;
+    let elsewhere = args.driver.is_some()
+        || args.slice.is_some()
+        || args.whole
+        || args.dry_run
+        || terms.isolation.is_some()
+        || terms.policy.is_some()
+        || terms.oversubscribe.is_some()
+        || terms.on_oom.is_some()
+        || terms.on_overuse.is_some();
+    if elsewhere {
+        return Err(Fault::new(
+            Code::Usage,
+            "for a device of another host, only --memory, --compute and --wait can be chosen",
+        )
+        .hint("the server decides the rest: see `divvy remote serve --help` there"));
+    }
+    remote::run_program(
+        &remote::Asked {
+            place,
+            memory: args.memory.map(|memory| memory.to_string()),
+            compute: terms.compute.compute.map(|compute| compute.to_string()),
+            wait: args.wait.map(|wait| wait.0),
+            command: &args.command,
+        },
+        context,
+    )
 }
 
 /// The variables of a program on AMD's devices; None for every other program.

@@ -207,7 +207,8 @@ impl BoxCopy {
     /// As of [`BoxCopy::make`].
     unsafe fn staged(&self, symbol: Symbol, flags: u8, stream: CUstream) -> CUresult {
         let Some(area) = area() else {
-            return CUDA_ERROR_NOT_SUPPORTED;
+            // SAFETY: promised by the caller.
+            return unsafe { self.in_messages(flags, stream) };
         };
         let wanted = self.width.max(STAGING_BYTES.min(self.bytes()));
         let Some(extent) = area.allocate(wanted as u64, 4096) else {
@@ -232,6 +233,49 @@ impl BoxCopy {
             }
         }
         area.release(extent);
+        code
+    }
+
+    /// Row by row, where no memory is shared with the server. Arrays have no addresses, so this is not for them.
+    ///
+    /// # Safety
+    /// As of [`BoxCopy::make`].
+    unsafe fn in_messages(&self, flags: u8, stream: CUstream) -> CUresult {
+        let table = &super::TABLE;
+        let device = |address: u64| std::ptr::without_provenance_mut(address as usize);
+        let mut code = CUDA_SUCCESS;
+        for (layer, row) in self.rows() {
+            let (from, to) = (self.from.moved(0, layer), self.to.moved(0, layer));
+            // SAFETY: the caller vouches for the rows, and the server judges the addresses of the device.
+            code = unsafe {
+                match (self.from.place, self.to.place) {
+                    (Place::Program(host), Place::Device(address)) => {
+                        let host = from.row(host, row, self.width).cast();
+                        let address = to.row(device(address), row, self.width).addr() as u64;
+                        match flags {
+                            0 => (table.cuMemcpyHtoD_v2)(address, host, self.width),
+                            PER_THREAD => (table.cuMemcpyHtoD_v2_ptds)(address, host, self.width),
+                            ASYNC => (table.cuMemcpyHtoDAsync_v2)(address, host, self.width, stream),
+                            _ => (table.cuMemcpyHtoDAsync_v2_ptsz)(address, host, self.width, stream),
+                        }
+                    }
+                    (Place::Device(address), Place::Program(host)) => {
+                        let host = to.row(host, row, self.width).cast();
+                        let address = from.row(device(address), row, self.width).addr() as u64;
+                        match flags {
+                            0 => (table.cuMemcpyDtoH_v2)(host, address, self.width),
+                            PER_THREAD => (table.cuMemcpyDtoH_v2_ptds)(host, address, self.width),
+                            ASYNC => (table.cuMemcpyDtoHAsync_v2)(host, address, self.width, stream),
+                            _ => (table.cuMemcpyDtoHAsync_v2_ptsz)(host, address, self.width, stream),
+                        }
+                    }
+                    _ => CUDA_ERROR_NOT_SUPPORTED,
+                }
+            };
+            if code != CUDA_SUCCESS {
+                break;
+            }
+        }
         code
     }
 

@@ -29,8 +29,19 @@ pub struct Host {
     flags: u32,
     /// Whether it is managed memory.
     pub managed: bool,
-    /// Its part of the data area; none for memory of the program's own.
-    extent: Option<Extent>,
+    /// Whose it is.
+    place: Place,
+}
+
+/// Where memory of the host comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Our part of the data area.
+    Area(Extent),
+    /// A mapping of ours: no memory is shared with the server.
+    Plain,
+    /// The program's own, which it has registered.
+    Programs,
 }
 
 static ALL: Mutex<BTreeMap<usize, Host>> = Mutex::new(BTreeMap::new());
@@ -50,7 +61,11 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
     if to.is_null() || bytes == 0 {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    match made(symbol, bytes, flags, false) {
+    let start = match (area(), super::client()) {
+        (None, Some(_)) => made_plain(bytes, flags),
+        _ => made(symbol, bytes, flags, false),
+    };
+    match start {
         Ok(start) => {
             // SAFETY: the program vouches for its pointer, which is not null.
             unsafe { to.write(start.cast()) };
@@ -64,6 +79,10 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
 pub fn allocate_managed(to: *mut CUdeviceptr, bytes: usize) -> CUresult {
     if to.is_null() || bytes == 0 {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if area().is_none() && super::client().is_some() {
+        // The server is on another host.
+        return CUDA_ERROR_NOT_SUPPORTED;
     }
     let symbol = Symbol::cuMemAllocManaged;
     match made(symbol, bytes, 0, true) {
@@ -128,11 +147,51 @@ fn made(symbol: Symbol, bytes: usize, flags: u32, managed: bool) -> Result<*mut 
         device,
         flags,
         managed,
-        extent: Some(extent),
+        place: Place::Area(extent),
     };
     all().insert(host.start, host);
     MANAGED.fetch_add(usize::from(managed), Ordering::Relaxed);
     Ok(start)
+}
+
+/// Memory that the device does not reach: the server is on another host, and its bytes travel in messages.
+fn made_plain(bytes: usize, flags: u32) -> Result<*mut u8, CUresult> {
+    let mut device = 0;
+    // SAFETY: it writes one number to memory of ours. Without a current context nothing may be allocated.
+    let code = unsafe { (TABLE.cuCtxGetDevice)(&raw mut device) };
+    if code != CUDA_SUCCESS {
+        return Err(code);
+    }
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let start = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
+            rustix::mm::MapFlags::PRIVATE,
+        )
+    };
+    let start = start.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?.cast::<u8>();
+    let host = Host {
+        start: start.expose_provenance(),
+        bytes,
+        device: 0,
+        flags,
+        managed: false,
+        place: Place::Plain,
+    };
+    all().insert(host.start, host);
+    Ok(start)
+}
+
+/// Ends such memory.
+fn free_plain(address: usize) -> CUresult {
+    let Some(host) = all().remove(&address) else {
+        return CUDA_ERROR_INVALID_VALUE;
+    };
+    // SAFETY: the mapping was made with this length, and the caller was the one to take it out of the list.
+    let _unmapped = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(address), host.bytes) };
+    CUDA_SUCCESS
 }
 
 /// # Safety
@@ -169,9 +228,11 @@ pub unsafe extern "C-unwind" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
 
 /// Gives memory of the data area back that begins at this address.
 pub fn free(symbol: Symbol, address: usize) -> CUresult {
-    let known = all().get(&address).and_then(|host| host.extent);
-    let (Some(extent), Some(area)) = (known, area()) else {
-        return CUDA_ERROR_INVALID_VALUE;
+    let known = all().get(&address).map(|host| host.place);
+    let (extent, area) = match (known, area()) {
+        (Some(Place::Plain), _) => return free_plain(address),
+        (Some(Place::Area(extent)), Some(area)) => (extent, area),
+        _ => return CUDA_ERROR_INVALID_VALUE,
     };
     let code = thread::call(UNPIN, symbol, |m| m.plain(extent.offset), |_, _| Ok(()));
     // Without a server nothing uses the memory any more; but the region may go with it at any time.
@@ -253,7 +314,7 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister_v2(
         device: 0,
         flags: Flags,
         managed: false,
-        extent: None,
+        place: Place::Programs,
     };
     all.insert(host.start, host);
     CUDA_SUCCESS
@@ -270,7 +331,7 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister(p: *mut c_void, bytesize: usiz
 /// As NVIDIA's reference says.
 pub unsafe extern "C-unwind" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
     let mut all = all();
-    if all.get(&p.addr()).is_none_or(|host| host.extent.is_some()) {
+    if all.get(&p.addr()).is_none_or(|host| host.place != Place::Programs) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     all.remove(&p.addr());

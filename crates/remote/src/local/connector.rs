@@ -89,6 +89,17 @@ impl LocalConnector {
         }
     }
 
+    /// For the worker at the other end of this socket, which was connected by another process. A forked child has none.
+    ///
+    /// # Errors
+    /// The worker does not greet.
+    pub fn over(socket: OwnedFd) -> Result<Self, Errno> {
+        Ok(Self {
+            socket: PathBuf::new(),
+            connection: Mutex::new(Some((getpid(), Arc::new(Self::greeted(socket)?)))),
+        })
+    }
+
     fn connection(&self) -> Result<Arc<Connection>, Errno> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let us = getpid();
@@ -112,9 +123,15 @@ impl LocalConnector {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(GREETING_TIME))?;
+        // A worker that does not take the connection is none either.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(GREETING_TIME))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
+        Self::greeted(socket)
+    }
+
+    fn greeted(socket: OwnedFd) -> Result<Connection, Errno> {
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(GREETING_TIME))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(GREETING_TIME))?;
         let (region, at) = handshake::greeted(socket.as_fd())?;
         let backing = at.map_or(Backing::Sealed, Backing::File);
         let region = Region::attach(region.as_fd(), backing).map_err(|_| Errno::PROTO)?;

@@ -6,6 +6,7 @@
     reason = "each test file uses its own part"
 )]
 
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use divvy_abi::*;
 use divvy_remote::server::{Quota, Server};
+use divvy_remote::stream::{Frames, StreamTransport};
 use divvy_remote::wire::Printed;
 use divvy_remote::{Connector, Lost, Transport};
 use divvy_ring::{Backing, Region, Shape};
@@ -73,8 +75,43 @@ struct Channels {
     posted: bool,
 }
 
+impl InProcess {
+    /// Over a TCP connection of the thread's own.
+    fn open_tcp(&self) -> Box<dyn Transport> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        ours.set_nodelay(true).unwrap();
+        theirs.set_nodelay(true).unwrap();
+        let (mut session, message) = (self.server.session(), self.message);
+        std::thread::spawn(move || {
+            let mut frames = Frames::new(theirs, message);
+            let mut received = Vec::new();
+            while frames.take(&mut received).is_ok() {
+                let sent = match session.receive(&received) {
+                    Ok(Some(answer)) => frames.put(answer).and_then(|()| frames.flush()),
+                    Ok(None) => Ok(()),
+                    Err(_) => return,
+                };
+                if sent.is_err() {
+                    return;
+                }
+            }
+        });
+        let transport = StreamTransport::new(ours, self.message);
+        Box::new(Counting {
+            transport,
+            counts: Arc::clone(&self.counts),
+            posted: false,
+        })
+    }
+}
+
 impl Connector for InProcess {
     fn open(&self, _: u32) -> Result<Box<dyn Transport>, Lost> {
+        if over_tcp() {
+            return Ok(self.open_tcp());
+        }
         let (to, messages) = channel::<(Vec<u8>, bool)>();
         let (answers, from) = channel();
         let mut session = self.server.session();
@@ -102,15 +139,48 @@ impl Connector for InProcess {
     }
 }
 
+impl Counts {
+    fn note(&self, message: &[u8], waits: bool) {
+        let counter = if waits { &self.calls } else { &self.submits };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.log.lock().unwrap().push(Printed(message).to_string());
+    }
+}
+
+/// Counts the messages of a transport.
+struct Counting<T> {
+    transport: T,
+    counts: Arc<Counts>,
+    /// A call was sent since the last wait.
+    posted: bool,
+}
+
+impl<T: Transport> Transport for Counting<T> {
+    fn capacity(&self) -> usize {
+        self.transport.capacity()
+    }
+
+    fn submit(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.counts.note(message, false);
+        self.transport.submit(message)
+    }
+
+    fn post(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.counts.note(message, true);
+        self.posted = true;
+        self.transport.post(message)
+    }
+
+    fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {
+        let waits = u64::from(std::mem::take(&mut self.posted));
+        self.counts.trips.fetch_add(waits, Ordering::Relaxed);
+        self.transport.take(answer)
+    }
+}
+
 impl Channels {
     fn send(&self, message: &[u8], waits: bool) -> Result<(), Lost> {
-        let counter = if waits {
-            &self.counts.calls
-        } else {
-            &self.counts.submits
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        self.counts.log.lock().unwrap().push(Printed(message).to_string());
+        self.counts.note(message, waits);
         self.to.send((message.to_vec(), waits)).map_err(|_| Lost)
     }
 }
@@ -182,11 +252,25 @@ fn connect_by(server: Arc<Server>, message: usize, region: Option<Region>) -> (A
 
 const ROLE: &str = "DIVVY_TEST_ROLE";
 
-/// Runs a test's body in a process of its own, with its own run directory: a driver's state is its process's.
+/// The role of a process whose messages go over TCP.
+const TCP: &str = "tcp";
+
+fn over_tcp() -> bool {
+    std::env::var_os(ROLE).is_some_and(|role| role == TCP)
+}
+
+/// Runs a test's body in a process of its own, with its own run directory: a driver's state is its process's. The body runs
+/// twice: its messages go through channels, and then over TCP.
 pub fn alone(test: &str, body: impl FnOnce()) {
     if std::env::var_os(ROLE).is_some() {
         return body();
     }
+    for role in ["channels", TCP] {
+        run(test, role);
+    }
+}
+
+fn run(test: &str, role: &str) {
     let directory = TempDir::new().unwrap();
     let mut command = divvy_own_process::command(test);
     for inherited in [
@@ -198,7 +282,7 @@ pub fn alone(test: &str, body: impl FnOnce()) {
         command.env_remove(inherited);
     }
     let output = command
-        .env(ROLE, "alone")
+        .env(ROLE, role)
         .env("DIVVY_RUN_DIR", directory.path())
         .env("DIVVY_EMULATED", "h100*2")
         .env("DIVVY_LOG", "stderr")

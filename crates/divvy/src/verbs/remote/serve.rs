@@ -1,0 +1,116 @@
+//! `divvy remote serve`: this host's devices for invited hosts.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use divvy_model::{Code, Compute, Fault, Isolation, MemoryAmount, Selector};
+use divvy_tunnel::{Authority, a_year, far, tls};
+
+use super::host::ThisHost;
+use crate::context::Context;
+use crate::flags::{parse, word};
+use crate::output;
+use crate::report::remark;
+
+/// Flags of `divvy remote serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where to listen
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:4815")]
+    listen: String,
+    /// The only device that is served [default: the one that a client names]
+    #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
+    device: Option<Selector>,
+    /// The most memory of a client's slice, and what a client gets that names none [default: what the client asks for]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>)]
+    memory: Option<MemoryAmount>,
+    /// The most compute share of a client's slice, and what a client gets that names none [default: as the client asks]
+    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>)]
+    compute: Option<Compute>,
+    /// How clients' programs are kept from the device. Each level but enforced is for tests alone
+    #[arg(long, value_name = "LEVEL", value_parser = word::<Isolation>, default_value = "enforced", hide = true)]
+    isolation: Isolation,
+    #[command(flatten)]
+    state: State,
+}
+
+#[derive(Debug, clap::Args)]
+struct State {
+    /// Where certificates are kept [default: $XDG_STATE_HOME/divvy/remote]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+impl State {
+    fn authority(&self) -> Result<Authority, Fault> {
+        let folder = match &self.state {
+            Some(folder) => folder.clone(),
+            None => super::home("XDG_STATE_HOME", ".local/state", "remote")?,
+        };
+        Authority::open(&folder)
+    }
+}
+
+/// Flags of `divvy remote invite`.
+#[derive(Debug, clap::Args)]
+pub struct Invite {
+    /// The host's name: lower-case letters, digits and `-`
+    name: String,
+    #[command(flatten)]
+    state: State,
+}
+
+/// Flags of `divvy remote forget`.
+#[derive(Debug, clap::Args)]
+pub struct Forget {
+    /// The host's name, as it was invited
+    name: String,
+    #[command(flatten)]
+    state: State,
+}
+
+/// Serves until it is ended.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let authority = args.state.authority()?;
+    let config = tls::server(&authority.server(a_year())?)?;
+    let cannot = |error: std::io::Error| {
+        Fault::new(
+            Code::RemoteUnreachable,
+            format!("cannot listen at {}", args.listen),
+        )
+        .because(&error)
+        .hint("another port: `--listen HOST:PORT`")
+    };
+    let listener = TcpListener::bind(&args.listen).map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    let host = ThisHost::new(
+        context.run_dir()?.path().to_owned(),
+        args.device.clone(),
+        args.memory,
+        args.compute,
+        args.isolation,
+    );
+    remark(&format!("serving at {address}"));
+    far::serve(&listener, config, authority, Box::new(host)).map_err(cannot)?;
+    Ok(0)
+}
+
+/// Prints an invitation.
+pub fn invite(args: &Invite) -> Result<u8, Fault> {
+    let identity = args.state.authority()?.invite(&args.name, a_year())?;
+    remark("this holds a private key: bring it to its host by a way that others cannot read, as by ssh");
+    output::print(identity.text())?;
+    Ok(0)
+}
+
+/// Takes an invitation back.
+pub fn forget(args: &Forget) -> Result<u8, Fault> {
+    if args.state.authority()?.forget(&args.name)? {
+        return Ok(0);
+    }
+    Err(Fault::new(
+        Code::RemoteIdentity,
+        format!("no host was invited as `{}`", args.name),
+    )
+    .hint("the names are those of `divvy remote invite`"))
+}

@@ -1,0 +1,395 @@
+//! The server's relay: it takes connections of clients, and carries their messages to workers on this host.
+//!
+//! It has no device. What it may do is what its user may do with the agent. A client is served once it has shown a
+//! certificate of the authority that counts; until then it gets a thread, ten seconds and no answer.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use divvy_model::{Code, Fault};
+use divvy_remote::stream::Frames;
+use divvy_remote::wire::{Header, Sort};
+use divvy_remote::{Connector, LocalConnector, Transport};
+use rustls::{ServerConfig, ServerConnection};
+
+use crate::certificate::Authority;
+use crate::talk::{Answer, Ask, Greeting, Wanted, Word, hear, say};
+use crate::tls::{self, GONE, Tls};
+use crate::{MESSAGE, talk};
+
+/// Connections at once: each has a thread.
+const MOST_CONNECTIONS: usize = 1024;
+/// Connections of one slice, and its programs.
+const MOST_OF_SESSION: usize = 256;
+/// Calls of one thread that may be under way. Programs post four.
+const MOST_UNDER_WAY: usize = 8;
+/// How often a client that waits for its slice hears so.
+const WAITING: Duration = Duration::from_secs(2);
+
+type Network = Tls<ServerConnection>;
+
+/// What the relay asks of the host it runs on.
+pub trait Host: Send + Sync + 'static {
+    /// The devices, as `divvy devices -o json` gives them.
+    ///
+    /// # Errors
+    /// What stopped it. The client is told.
+    fn devices(&self) -> Result<serde_json::Value, Fault>;
+
+    /// A slice for a client. `goes_on` says whether the client still waits for it.
+    ///
+    /// # Errors
+    /// Why there is none. The client is told.
+    fn open(
+        &self,
+        client: &str,
+        wanted: &Wanted,
+        goes_on: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Box<dyn Slot>, Fault>;
+
+    /// Tells the administrator.
+    fn log(&self, text: &str);
+}
+
+/// A slice on this host. It goes when this is dropped.
+pub trait Slot: Send + Sync {
+    /// A connection to a worker of its own.
+    ///
+    /// # Errors
+    /// The slice has gone, or has no worker left.
+    fn connect(&self) -> Result<OwnedFd, Fault>;
+}
+
+struct Relay {
+    config: Arc<ServerConfig>,
+    authority: Authority,
+    host: Box<dyn Host>,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    connections: AtomicUsize,
+}
+
+/// A client's slice.
+struct Session {
+    client: String,
+    slot: Box<dyn Slot>,
+    programs: Mutex<HashMap<u64, Arc<Program>>>,
+    ended: AtomicBool,
+}
+
+/// A program of the client's, and its worker.
+struct Program {
+    connector: LocalConnector,
+    /// The worker's socket. A worker ends when it is closed.
+    worker: OwnedFd,
+    connections: Mutex<Vec<TcpStream>>,
+    ended: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Program {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        let _closed = rustix::net::shutdown(&self.worker, rustix::net::Shutdown::Both);
+        for connection in lock(&self.connections).drain(..) {
+            let _closed = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Session {
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        for (_, program) in lock(&self.programs).drain() {
+            program.end();
+        }
+    }
+
+    /// The program of this number, which gets a worker with its first thread.
+    fn program(&self, number: u64) -> Result<Arc<Program>, Fault> {
+        let mut programs = lock(&self.programs);
+        let refused = |text: &str| Fault::new(Code::Busy, text.to_owned());
+        if self.ended.load(Ordering::Acquire) {
+            return Err(refused("the slice has ended"));
+        }
+        if let Some(program) = programs.get(&number) {
+            return Ok(Arc::clone(program));
+        }
+        if programs.len() >= MOST_OF_SESSION {
+            return Err(refused("the slice has too many programs"));
+        }
+        let socket = self.slot.connect()?;
+        let gone =
+            |error: &dyn std::error::Error| Fault::new(Code::Internal, "no worker started").because(error);
+        let worker = socket.try_clone().map_err(|error| gone(&error))?;
+        let program = Arc::new(Program {
+            connector: LocalConnector::over(socket).map_err(|error| gone(&error))?,
+            worker,
+            connections: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        programs.insert(number, Arc::clone(&program));
+        Ok(program)
+    }
+}
+
+/// Serves clients that connect to this listener, for ever.
+///
+/// # Errors
+/// No connection can be taken any more.
+pub fn serve(
+    listener: &TcpListener,
+    config: Arc<ServerConfig>,
+    authority: Authority,
+    host: Box<dyn Host>,
+) -> io::Result<()> {
+    let relay = Arc::new(Relay {
+        config,
+        authority,
+        host,
+        sessions: Mutex::default(),
+        connections: AtomicUsize::new(0),
+    });
+    loop {
+        let (socket, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if is_fatal(&error) => return Err(error),
+            // Too many files, or a client that has already gone.
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
+        if relay.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
+            relay.connections.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let serving = Arc::clone(&relay);
+        let started = std::thread::Builder::new()
+            .name("connection".into())
+            .spawn(move || {
+                if let Err(error) = serving.connection(socket) {
+                    serving.host.log(&format!("{peer}: {error}"));
+                }
+                serving.connections.fetch_sub(1, Ordering::AcqRel);
+            });
+        if started.is_err() {
+            relay.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn is_fatal(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+    )
+}
+
+fn refused(fault: Fault) -> Answer {
+    Answer::Refused { fault }
+}
+
+impl Relay {
+    fn connection(&self, socket: TcpStream) -> io::Result<()> {
+        let tls = tls::accepted(socket, Arc::clone(&self.config))?;
+        let client = tls
+            .client_certificate()
+            .and_then(|certificate| self.authority.client(certificate));
+        let mut frames = Frames::new(tls, talk::MOST);
+        say(&mut frames, &Greeting::ours())?;
+        let wanted: Ask = hear(&mut frames)?;
+        let Some(client) = client else {
+            let fault = Fault::new(
+                Code::RemoteIdentity,
+                "the server has forgotten this host's invitation, or has made a newer one",
+            )
+            .hint("have this host invited again: `divvy remote invite NAME` on the GPU's host");
+            say(&mut frames, &refused(fault))?;
+            return Err(io::Error::other("a certificate that counts no more"));
+        };
+        match wanted {
+            Ask::Devices => {
+                let answer = match self.host.devices() {
+                    Ok(devices) => Answer::Devices { devices },
+                    Err(fault) => refused(fault),
+                };
+                say(&mut frames, &answer)
+            }
+            Ask::Open(wanted) => self.open(frames, client, wanted),
+            Ask::Thread { session, program } => self.thread(frames, &client, &session, program),
+        }
+    }
+
+    /// Makes a slice, and keeps it as long as the connection lasts.
+    fn open(&self, mut frames: Frames<Network>, client: String, wanted: Wanted) -> io::Result<()> {
+        let slot = match self.slot(&mut frames, &client, &wanted)? {
+            Ok(slot) => slot,
+            Err(fault) => return say(&mut frames, &refused(fault)),
+        };
+        let session = Arc::new(Session {
+            client,
+            slot,
+            programs: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        let name = random()?;
+        lock(&self.sessions).insert(name.clone(), Arc::clone(&session));
+        let kept = keep(&mut frames, &name, &session);
+        lock(&self.sessions).remove(&name);
+        session.end();
+        match kept {
+            // The usual end.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            kept => kept,
+        }
+    }
+
+    /// Waits for the slice, and tells the client meanwhile that it does.
+    fn slot(
+        &self,
+        frames: &mut Frames<Network>,
+        client: &str,
+        wanted: &Wanted,
+    ) -> io::Result<Result<Box<dyn Slot>, Fault>> {
+        let goes_on = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let (made, slot) = sync_channel(1);
+            let goes_on = &goes_on;
+            scope.spawn(move || {
+                let opened = self
+                    .host
+                    .open(client, wanted, &|| goes_on.load(Ordering::Acquire));
+                let _unheard = made.send(opened);
+            });
+            loop {
+                match slot.recv_timeout(WAITING) {
+                    Ok(slot) => return Ok(slot),
+                    Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("no slice was made")),
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                // A client says nothing now: what can be read is its end.
+                if frames.has_more() || say(frames, &Answer::Waiting).is_err() {
+                    goes_on.store(false, Ordering::Release);
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        })
+    }
+
+    /// Carries the messages of one thread of a program.
+    fn thread(
+        &self,
+        mut frames: Frames<Network>,
+        client: &str,
+        session: &str,
+        number: u64,
+    ) -> io::Result<()> {
+        let session = lock(&self.sessions).get(session).map(Arc::clone);
+        let Some(session) = session.filter(|session| session.client == client) else {
+            let fault = Fault::new(Code::UnknownSlice, "the slice has ended");
+            return say(&mut frames, &refused(fault));
+        };
+        let program = match session.program(number) {
+            Ok(program) => program,
+            Err(fault) => {
+                self.host.log(&format!("{client}: {fault}"));
+                return say(&mut frames, &refused(fault));
+            }
+        };
+        let socket = frames.stream().socket();
+        // A program may be silent for long. The kernel notices a client that is gone.
+        socket.set_read_timeout(None)?;
+        let closer = socket.try_clone()?;
+        {
+            let mut connections = lock(&program.connections);
+            connections.retain(|connection| connection.peer_addr().is_ok());
+            if program.ended.load(Ordering::Acquire) || connections.len() >= MOST_OF_SESSION {
+                return Ok(());
+            }
+            connections.push(closer);
+        }
+        let opened = program.connector.open(0);
+        let Ok(mut worker) = opened else {
+            let fault = Fault::new(Code::Busy, "the worker takes no more threads");
+            let said = say(&mut frames, &refused(fault));
+            let _closed = frames.stream().socket().shutdown(Shutdown::Both);
+            return said;
+        };
+        let capacity = worker.capacity().min(MESSAGE);
+        let ready = Answer::Thread {
+            capacity: capacity as u32,
+        };
+        say(&mut frames, &ready)?;
+        frames.set_most(capacity);
+        let carried = carry(&mut frames, worker.as_mut());
+        let _closed = frames.stream().socket().shutdown(Shutdown::Both);
+        match carried {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(error),
+            // A thread, a program, a worker or the network has ended.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Answers the client's heartbeat, until it ends.
+fn keep(frames: &mut Frames<Network>, name: &str, session: &Session) -> io::Result<()> {
+    frames.stream().socket().set_read_timeout(Some(GONE))?;
+    let ready = Answer::Ready {
+        session: name.to_owned(),
+    };
+    say(frames, &ready)?;
+    loop {
+        if let Word::End { program } = hear(frames)? {
+            let ended = lock(&session.programs).remove(&program);
+            if let Some(program) = ended {
+                program.end();
+            }
+        }
+        say(frames, &Word::Beat)?;
+    }
+}
+
+/// Carries messages to a worker and answers back. While the worker is at one call, the next ones come in.
+fn carry(frames: &mut Frames<Network>, worker: &mut dyn Transport) -> io::Result<()> {
+    let lost = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+    let (mut message, mut answer) = (Vec::new(), Vec::new());
+    let mut under_way = 0;
+    loop {
+        if under_way == 0 || (under_way < MOST_UNDER_WAY && frames.has_more()) {
+            frames.take(&mut message)?;
+            let (header, _) = Header::read(&message).map_err(|_| io::ErrorKind::InvalidData)?;
+            match header.sort {
+                Sort::Submit => worker.submit(&message).map_err(lost)?,
+                Sort::Call | Sort::Hello => {
+                    worker.post(&message).map_err(lost)?;
+                    under_way += 1;
+                }
+                Sort::Answer => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            continue;
+        }
+        worker.take(&mut answer).map_err(lost)?;
+        under_way -= 1;
+        frames.put(&answer)?;
+        frames.flush()?;
+    }
+}
+
+/// A name that cannot be guessed.
+fn random() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

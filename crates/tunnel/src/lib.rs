@@ -1,0 +1,31 @@
+//! Devices of other hosts: the messages of CUDA calls over TCP, with TLS and certificates on both sides.
+//!
+//! ```text
+//!   host of the program                            host of the device
+//! ┌──────────────────────────┐                  ┌──────────────────────────────┐
+//! │ program   divvy run      │                  │ divvy remote serve    worker │
+//! │    │ ring    │           │  TLS, a          │    │           ring     │    │
+//! │    └────────>└───────────┼─connection──────>┼────┘───────────────────>┘    │
+//! │                [`near`]  │  a thread        │ [`far`]                      │
+//! └──────────────────────────┘                  └──────────────────────────────┘
+//! ```
+//!
+//! Program and worker are those of one host: each has a ring ([`divvy_ring`]) to its neighbour, which relays. So the
+//! program's process has no private key and no thread of TLS, and the process at the network has no device.
+//!
+//! * [`certificate`]: the server's authority, and invitations of clients;
+//! * [`near`]: the client's relay, a part of `divvy run`;
+//! * [`far`]: the server's relay;
+//! * [`talk`]: what the two say beside CUDA calls.
+
+pub mod certificate;
+pub mod far;
+pub mod near;
+pub mod talk;
+pub mod tls;
+
+pub use certificate::{Authority, Identity, a_year};
+pub use talk::Wanted;
+
+/// Bytes of the largest message of a CUDA call.
+pub(crate) const MESSAGE: usize = 1 << 20;
