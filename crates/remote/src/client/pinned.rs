@@ -331,7 +331,10 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister(p: *mut c_void, bytesize: usiz
 /// As NVIDIA's reference says.
 pub unsafe extern "C-unwind" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
     let mut all = all();
-    if all.get(&p.addr()).is_none_or(|host| host.place != Place::Programs) {
+    if all
+        .get(&p.addr())
+        .is_none_or(|host| host.place != Place::Programs)
+    {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     all.remove(&p.addr());
