@@ -67,6 +67,8 @@ pub enum Verb {
     Container(container::Args),
     /// Use devices of other hosts, and serve this host's: serve, invite, forget, join, list
     Remote(remote::Args),
+    /// Give programs of a virtual machine a slice of a device: run, kit
+    Guest(guest::Args),
     /// Look after the agent
     Agent(agent::Args),
     /// Show everything about slices
@@ -86,9 +88,6 @@ pub enum Verb {
     /// Delete lasting slices, as `slice delete` does
     #[command(hide = true)]
     Rm(slice::Delete),
-    /// Give programs of a virtual machine a slice of a device: run, kit
-    #[command(hide = true)]
-    Guest(guest::Args),
     /// Become a program inside a slice
     #[command(hide = true)]
     Enter(enter::Args),
@@ -183,7 +182,7 @@ const LISTS: [(&str, &[&str]); 3] = [
         "Every day",
         &["run", "ps", "top", "devices", "slice", "resize", "kill", "doctor"],
     ),
-    ("Groups", &["gpu", "container", "remote", "agent"]),
+    ("Groups", &["gpu", "container", "remote", "guest", "agent"]),
     (
         "More",
         &[
