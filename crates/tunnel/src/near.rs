@@ -422,7 +422,7 @@ fn forward(
         let mut under_way = 0_usize;
         let mut waits = waits;
         loop {
-            way.submit(message)?;
+            way.put(message)?;
             under_way += usize::from(waits);
             waits = loop {
                 // What is there goes together.

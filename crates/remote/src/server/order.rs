@@ -100,7 +100,12 @@ mod tests {
         let limit = Duration::from_secs(60);
         let calls = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            for (sort, place) in [(Sort::Call, 3), (Sort::Submit, 3), (Sort::Submit, 2), (Sort::Submit, 1)] {
+            for (sort, place) in [
+                (Sort::Call, 3),
+                (Sort::Submit, 3),
+                (Sort::Submit, 2),
+                (Sort::Submit, 1),
+            ] {
                 let (order, calls) = (&order, &calls);
                 scope.spawn(move || {
                     let header = header(sort, place);
