@@ -210,7 +210,7 @@ impl Slot for Slice {
     fn connect(&self) -> Result<OwnedFd, Fault> {
         let none = || Fault::new(Code::Busy, "the slice has no worker for another program");
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        rustix::net::send(&*socket, &[b'c'], SendFlags::NOSIGNAL).map_err(|_| none())?;
+        rustix::net::send(&*socket, b"c", SendFlags::NOSIGNAL).map_err(|_| none())?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0; 1];
