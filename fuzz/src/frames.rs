@@ -8,9 +8,9 @@ struct Bytes<'a>(&'a [u8]);
 
 impl Read for Bytes<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // In small pieces, as a network may give them.
-        let piece = into.len().min(7);
-        self.0.read(&mut into[..piece])
+        // In small parts, as a network may give them.
+        let part = into.len().min(7);
+        self.0.read(&mut into[..part])
     }
 }
 

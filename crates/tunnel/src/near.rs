@@ -453,18 +453,18 @@ fn next(
     way: &mut StreamTransport<Network>,
     message: &mut Vec<u8>,
 ) -> Result<Option<bool>, End> {
-    let mut patience = FIRST_LOOK;
+    let mut pause = FIRST_LOOK;
     while !way.has_more() {
         let limit = Timespec {
             tv_sec: 0,
-            tv_nsec: i64::from(patience.subsec_nanos()),
+            tv_nsec: i64::from(pause.subsec_nanos()),
         };
         let mut look = [PollFd::new(way.stream().socket(), PollFlags::IN)];
         // Whatever it says, the answer is looked for next.
         let _ready = poll(&mut look, Some(&limit));
         match ring.receive(Some(Duration::ZERO), message) {
             Ok(waits) => return Ok(Some(waits)),
-            Err(RingError::TimedOut) => patience = LOOK.min(2 * patience),
+            Err(RingError::TimedOut) => pause = LOOK.min(2 * pause),
             Err(error) => return Err(error.into()),
         }
     }

@@ -458,7 +458,7 @@ fn what_is_no_server_is_told_apart() {
 }
 
 #[test]
-fn strangers_do_not_keep_the_server_from_its_clients() {
+fn others_do_not_keep_the_server_from_its_clients() {
     let site = Site::new();
     let mut silent = Vec::new();
     for bytes in [
