@@ -194,6 +194,24 @@ def past(size, path):
     say(ended=True)
 
 
+def subordinate(size, path):
+    """A tenant with a namespace of users of its own. Once that has users, it becomes one of them, and takes memory then."""
+    NEWUSER = 0x10000000
+    driver, libc = ctypes.CDLL(path), ctypes.CDLL(None)
+    context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+    # A process with several threads may not do this: the driver starts some.
+    error = libc.unshare(NEWUSER)
+    say(pid=os.getpid(), error=error)
+    wait()
+    error = driver.cuInit(0) or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    error = error or driver.cuCtxSetCurrent(context)
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    error = error or driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(size) * MIB))
+    say(error=error)
+    wait()
+
+
 def both(counted, uncounted, path):
     """A tenant that uses the limiter, and the driver below it by its path as well."""
     device = Device()

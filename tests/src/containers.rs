@@ -115,15 +115,35 @@ impl Image {
 
 /// A static program that takes a container's emulated device without the limiter: `opens.c`.
 pub fn opens(host: &Host, compiler: &Path) -> PathBuf {
-    let (source, program) = (host.folder().join("opens.c"), host.folder().join("opens"));
-    fs::write(&source, include_str!("opens.c")).expect("written");
+    compiled(host, compiler, "opens", include_str!("opens.c"), "-static")
+}
+
+/// A program of a container that goes past the limiter in it: `goes_below.c`.
+pub fn goes_below(host: &Host, compiler: &Path) -> PathBuf {
+    compiled(host, compiler, "goes_below", include_str!("goes_below.c"), "-ldl")
+}
+
+/// A static program that takes memory of an emulated device of the host's, without the limiter: `static_tenant.c`.
+pub fn static_tenant(host: &Host, compiler: &Path) -> PathBuf {
+    compiled(
+        host,
+        compiler,
+        "static_tenant",
+        include_str!("static_tenant.c"),
+        "-static",
+    )
+}
+
+fn compiled(host: &Host, compiler: &Path, name: &str, text: &str, flag: &str) -> PathBuf {
+    let (source, program) = (host.folder().join(format!("{name}.c")), host.folder().join(name));
+    fs::write(&source, text).expect("written");
     let mut compile = Command::new(compiler);
     compile
-        .arg("-static")
         .arg(format!("-DPAGE_ABI_VERSION={}", divvy_ledger::PAGE_ABI_VERSION))
         .arg("-o")
         .arg(&program)
-        .arg(&source);
+        .arg(&source)
+        .arg(flag);
     succeeded(&finish(&mut compile));
     program
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::build::binaries;
+use crate::isolation;
 use crate::processes;
 use crate::tenant::Tenant;
 use crate::wait::until;
@@ -67,7 +68,7 @@ impl Host {
             .prefix("divvy-")
             .tempdir()
             .expect("a temporary folder");
-        if !level().is_empty() {
+        if isolation::asked_for().is_some() {
             // Workers of another user reach sockets in it.
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             std::fs::set_permissions(folder.path(), mode).expect("a folder");
@@ -118,24 +119,24 @@ impl Host {
         command
     }
 
-    /// `divvy` with these arguments.
+    /// `divvy` with these arguments. What makes a slice and names no isolation level has that of [`isolation`].
     pub fn divvy<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = self.command(binaries().join("divvy"));
-        command.args(arguments);
+        command.args(isolation::among(arguments));
         command
     }
 
-    /// `divvy run --memory MEMORY -- PROGRAM` on the isolation level that `DIVVY_TEST_ISOLATION` names, to which the caller may add the program's arguments.
+    /// `divvy run --memory MEMORY -- PROGRAM`, to which the caller may add the program's arguments.
     pub fn run(&self, memory: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut command = self.divvy(["run", "--memory", memory]);
-        command.args(level()).arg("--").arg(program);
+        let mut command = self.divvy(["run", "--memory", memory, "--"]);
+        command.arg(program);
         command
     }
 
     /// A probe in a slice called `name`, waited for until it has its device open.
     pub fn probe(&self, name: &str, memory: &str) -> Tenant {
-        let mut command = self.divvy(["run", "--name", name, "--memory", memory]);
-        command.args(level()).arg("--").arg(crate::clients::probe());
+        let mut command = self.divvy(["run", "--name", name, "--memory", memory, "--"]);
+        command.arg(crate::clients::probe());
         Tenant::start(command)
     }
 
@@ -212,14 +213,6 @@ impl Host {
     }
 }
 
-/// The words that choose the isolation level of scenarios' programs: none, or those of `DIVVY_TEST_ISOLATION`. So the same
-/// scenarios run again on another level.
-fn level() -> Vec<String> {
-    let named = std::env::var("DIVVY_TEST_ISOLATION").ok();
-    let named = named.filter(|level| !level.is_empty());
-    named.map_or_else(Vec::new, |level| vec!["--isolation".to_owned(), level])
-}
-
 impl Default for Host {
     fn default() -> Self {
         Self::new()
@@ -263,7 +256,10 @@ pub fn succeeded(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command printed on standard error.
+/// What a command printed on standard error. Scenarios run as root, and the level `enforced` says that it does not keep
+/// the host's root out: that line is left out.
 pub fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let text = String::from_utf8_lossy(&output.stderr);
+    let of_root = |line: &&str| isolation::asked_for().is_some() && line.contains("which it cannot keep out");
+    text.split_inclusive('\n').filter(|line| !of_root(line)).collect()
 }

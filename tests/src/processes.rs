@@ -43,6 +43,16 @@ pub fn arguments(pid: u32) -> Vec<String> {
         .collect()
 }
 
+/// The worker that makes the CUDA calls of `pid`.
+pub fn worker_of(pid: u32) -> Option<u32> {
+    let program = format!("{pid}:");
+    all().find(|&worker| {
+        let words = arguments(worker);
+        let serves = words.get(1).is_some_and(|word| word == "--serve");
+        serves && words.get(2).is_some_and(|word| word.starts_with(&program))
+    })
+}
+
 fn all() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")
         .into_iter()

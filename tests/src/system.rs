@@ -16,6 +16,7 @@ use rustix::process::Signal;
 
 use crate::build::binaries;
 use crate::host::{Host, finish, succeeded};
+use crate::isolation;
 use crate::processes;
 use crate::users::{User, Users};
 use crate::wait::until;
@@ -189,6 +190,7 @@ impl System {
                         || [
                             "divvy",
                             "divvy-worker",
+                            "divvy-guest",
                             "probe",
                             "attacker",
                             "divvy-helper",
@@ -223,7 +225,7 @@ impl System {
     /// `divvy` with these arguments, as this user.
     pub fn divvy_as<'a>(&self, user: &User, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = self.command_as(user, self.program("divvy"));
-        command.args(arguments);
+        command.args(isolation::among(arguments));
         command
     }
 

@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::isolation;
 use crate::processes;
 use crate::wait::{TIMEOUT, until};
 
@@ -76,6 +78,12 @@ impl Tenant {
         self.pid
     }
 
+    /// Process id by which the device knows it: its worker's, where it has one.
+    pub fn device_pid(&self) -> u32 {
+        let worker = isolation::asked_for().and_then(|_| processes::worker_of(self.pid));
+        worker.unwrap_or(self.pid)
+    }
+
     /// Process id of the `divvy run` above it.
     pub fn page_server(&self) -> u32 {
         self.child.id()
@@ -95,9 +103,14 @@ impl Tenant {
 
     /// The next line the tenant prints.
     pub fn answer(&mut self) -> Value {
-        match self.lines.recv_timeout(TIMEOUT) {
+        self.answer_within(TIMEOUT)
+    }
+
+    /// The same, of a tenant that has much to do first.
+    pub fn answer_within(&mut self, limit: Duration) -> Value {
+        match self.lines.recv_timeout(limit) {
             Ok(line) => serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in: {line}")),
-            Err(RecvTimeoutError::Timeout) => panic!("the tenant did not answer within {TIMEOUT:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("the tenant did not answer within {limit:?}"),
             Err(RecvTimeoutError::Disconnected) => {
                 panic!("the tenant ended instead of answering: {:?}", self.child.wait())
             }

@@ -46,21 +46,57 @@ pub enum Release {
 /// Nothing is installed, no dependency comes along, no script of the package runs, and apt's own settings and lists stay
 /// as they are: needs no root. Returns at once when a former run has finished.
 pub fn unpack(package: &str, release: Release, component: &str) -> anyhow::Result<PathBuf> {
+    unpack_as(package, release, component, |_| Ok(package.to_owned()))
+}
+
+/// The folder `target/debian/linux-image` with the kernel of this release for virtual machines, and its modules. It is
+/// not installed.
+pub fn kernel() -> anyhow::Result<PathBuf> {
+    // This package has no file, and needs the one of the release's latest kernel.
+    const LATEST: &str = "linux-image-cloud-amd64";
+    unpack_as("linux-image", Release::Own, "main", |apt| {
+        let output = apt
+            .configured("apt-cache")
+            .args(["depends", "--important", LATEST])
+            .output()
+            .context("Cannot start apt-cache")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let named = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Depends: "));
+        named
+            .map(str::to_owned)
+            .with_context(|| format!("{LATEST} depends on no kernel"))
+    })
+}
+
+/// The same for a package whose name is asked for when the lists are there.
+fn unpack_as(
+    name: &str,
+    release: Release,
+    component: &str,
+    find: impl Fn(&Apart) -> anyhow::Result<String>,
+) -> anyhow::Result<PathBuf> {
     let home = workspace_root().join("target/debian");
-    let folder = home.join(package);
+    let folder = home.join(name);
     if folder.exists() {
         return Ok(folder);
     }
-    println!("setup: unpacking the Debian package {package} of {component}");
+    println!("setup: unpacking the Debian package {name} of {component}");
     std::fs::create_dir_all(&home).with_context(|| format!("Cannot make {}", home.display()))?;
     let apt = Apart::new(release, component)?;
     finish(apt.get().arg("update")).context("apt-get cannot read the package lists")?;
-    finish(apt.get().current_dir(apt.downloads()).args(["download", package]))
-        .with_context(|| format!("apt-get cannot download {package}"))?;
+    let package = find(&apt)?;
+    finish(
+        apt.get()
+            .current_dir(apt.downloads())
+            .args(["download", &package]),
+    )
+    .with_context(|| format!("apt-get cannot download {package}"))?;
 
-    let archive = downloaded(&apt.downloads(), package)?;
+    let archive = downloaded(&apt.downloads(), &package)?;
     // Renamed when it is whole: an interrupted run leaves nothing that looks finished.
-    let unfinished = home.join(format!("{package}.unfinished"));
+    let unfinished = home.join(format!("{name}.unfinished"));
     finish(
         Command::new("dpkg-deb")
             .arg("--extract")
@@ -138,7 +174,15 @@ impl Apart {
     }
 
     fn get(&self) -> Command {
-        let mut command = apt_get();
+        self.with_options(apt_get())
+    }
+
+    /// Another program of apt's, with the same lists.
+    fn configured(&self, program: &str) -> Command {
+        self.with_options(Command::new(program))
+    }
+
+    fn with_options(&self, mut command: Command) -> Command {
         let mut set = |name: &str, value: &Path| {
             command.arg("--option").arg(format!("{name}={}", value.display()));
         };

@@ -11,10 +11,12 @@ mod debian;
 mod demo;
 mod deny;
 mod dist;
+mod enforced;
 mod examples;
 mod floor;
 mod generate_abi;
 mod gpu_kit;
+mod numba;
 mod oracle;
 mod pin;
 mod python;
@@ -46,12 +48,16 @@ enum Task {
     Deny(deny::Args),
     /// Pack what a user installs, with a bill of materials and checksums
     Dist(dist::Args),
+    /// Run the scenarios on the isolation level `enforced`; tests/enforced.md lists those that differ
+    Enforced(enforced::Args),
     /// Compile the CUDA sources of examples/cuda to PTX again
     Examples(examples::Args),
     /// Build the drop-ins against an old glibc and check what they need and export
     Floor(floor::Args),
     /// Pack what shows on a machine with a GPU which promises hold there
     GpuKit(gpu_kit::Args),
+    /// Run numba-cuda's own tests under `cooperative` and `enforced`, and compare how each ended
+    Numba(numba::Args),
     /// Have the crate container-device-interface inject our CDI files, and compare what comes of it with ours
     Oracle(oracle::Args),
     /// Write the lists of Python packages with their hashes
@@ -75,9 +81,11 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::Enforced(args) => enforced::run(&args),
         Task::GpuKit(args) => gpu_kit::run(&args),
         Task::Examples(args) => examples::run(&args),
         Task::Floor(args) => floor::run(&args),
+        Task::Numba(args) => numba::run(&args),
         Task::Oracle(args) => oracle::run(&args),
         Task::Pin(args) => pin::run(&args),
         Task::Schemas(args) => schemas::run(&args),

@@ -67,6 +67,19 @@ pub fn for_tests() -> anyhow::Result<()> {
     if !is_installed("mmdebstrap") {
         debian::install(&["mmdebstrap"], "the kit's run in a bare Debian root")?;
     }
+    // Virtual machines: their programs, and the kernel that they boot, which is not installed.
+    if cfg!(target_arch = "x86_64") {
+        if !["qemu-system-x86_64", "busybox"]
+            .iter()
+            .all(|program| is_installed(program))
+        {
+            debian::install(
+                &["qemu-system-x86", "busybox-static"],
+                "the tests with virtual machines",
+            )?;
+        }
+        debian::kernel()?;
+    }
     // The index of Python packages has its sources only, which would have to be run to be installed.
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;

@@ -7,7 +7,7 @@ use crate::context::{Context, Options};
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
+    agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu, guest,
     inspect, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
 };
 
@@ -67,6 +67,8 @@ pub enum Verb {
     Container(container::Args),
     /// Use devices of other hosts, and serve this host's: serve, invite, forget, join, list
     Remote(remote::Args),
+    /// Give programs of a virtual machine a slice of a device: run, kit
+    Guest(guest::Args),
     /// Look after the agent
     Agent(agent::Args),
     /// Show everything about slices
@@ -112,6 +114,7 @@ impl Verb {
         match self {
             Self::Run(_) | Self::Enter(_) => true,
             Self::Container(args) => args.verb.is_run(),
+            Self::Guest(args) => args.is_run(),
             Self::OfContainer(verb) => verb.is_run(),
             _ => false,
         }
@@ -143,6 +146,7 @@ impl Verb {
             Self::Explain(args) => explain::run(args, context),
             Self::Selftest(args) => selftest::run(args),
             Self::Completions(args) => completions::run(args, grammar()),
+            Self::Guest(args) => guest::run(args, context),
             Self::Enter(args) => enter::run(args),
             Self::Keep(args) => keep::run(args, context),
             Self::Attend(args) => container::attend::run(args, context),
@@ -178,7 +182,7 @@ const LISTS: [(&str, &[&str]); 3] = [
         "Every day",
         &["run", "ps", "top", "devices", "slice", "resize", "kill", "doctor"],
     ),
-    ("Groups", &["gpu", "container", "remote", "agent"]),
+    ("Groups", &["gpu", "container", "remote", "guest", "agent"]),
     (
         "More",
         &[

@@ -255,6 +255,11 @@ impl Grant {
         self.mapping.page().lease.beat_ns.store(monotonic_ns(), Relaxed);
     }
 
+    /// Sets the clock of the device's multiprocessors under load, in MHz.
+    pub fn set_clock_mhz(&self, mhz: u32) {
+        self.mapping.page().lease.clock_mhz.store(mhz, Relaxed);
+    }
+
     /// Sets the slice's part of the device's time while no agent leases it, in parts of 10,000.
     pub fn set_fallback_share(&self, share: u32) {
         self.mapping.page().lease.fallback_share.store(share, Relaxed);
@@ -390,6 +395,12 @@ impl GrantView {
     #[must_use]
     pub fn beat_ns(&self) -> u64 {
         self.mapping.page().lease.beat_ns.load(Relaxed)
+    }
+
+    /// The clock of the device's multiprocessors under load, in MHz, or 0 if it is unknown.
+    #[must_use]
+    pub fn clock_mhz(&self) -> u32 {
+        self.mapping.page().lease.clock_mhz.load(Relaxed)
     }
 
     /// The slice's part of the device's time while no agent leases it, in parts of 10,000; 0 if none was set.

@@ -115,7 +115,11 @@ pub(crate) struct LeaseLine {
     pub in_flight_ns: AtomicU64,
     /// When the agent last showed that it is alive: nanoseconds of CLOCK_MONOTONIC.
     pub beat_ns: AtomicU64,
-    pub reserved: [AtomicU64; 27],
+    /// The clock of the device's multiprocessors in MHz, as the agent last saw it under load; 0 for unknown, as in pages of
+    /// an agent that does not tell.
+    pub clock_mhz: AtomicU32,
+    pub reserved_word: AtomicU32,
+    pub reserved: [AtomicU64; 26],
 }
 
 /// Fixed text in UTF-8, padded with zeros.

@@ -130,6 +130,7 @@ impl LeaseLine {
         self.fallback_share
             .store(old.fallback_share.load(Relaxed), Relaxed);
         self.epoch.store(old.epoch.load(Relaxed), Relaxed);
+        self.clock_mhz.store(old.clock_mhz.load(Relaxed), Relaxed);
         if old.beat_ns.load(Relaxed) != 0 {
             self.beat_ns.store(monotonic_ns(), Relaxed);
         }

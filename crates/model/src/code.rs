@@ -164,6 +164,8 @@ codes! {
         "The slice is supervised: what the device's driver says of its processes counts, whatever they say themselves. It held more than its limit for over a second, so the process that took the memory was ended, as under a cgroup's limit. `divvy run` ends with 137 (128 and SIGKILL's number) where that was its program. `--on-overuse freeze` or `report` ends nothing. `divvy explain isolation` compares the levels."
     66 BelowLeast PERMISSION "less isolation than this host's minimum"
         "The administrator of this host says by `least_isolation` and `least_on_overuse` in the agent's configuration how weakly a slice may be isolated at most, and what at least follows when its programs take more than it has. Leave `--isolation` and `--on-overuse` out to have the minimum or more. `divvy config show --origin` shows both, and `divvy explain isolation` compares the levels."
+    67 Guest ACT "a virtual machine cannot be served"
+        "`divvy guest run` shares memory and a control channel with a machine, and needs a slice whose programs have workers. The message says what is lacking. A machine with the kit of another version is not served: `divvy guest kit DIR` writes the kit of this one."
     70 DoctorFailed ACT "doctor found a failure"
         "At least one check failed; each says what to do."
     80 Visible ACT "no variables show these devices"

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+mod as_user;
 mod calls;
 mod channel;
 mod client;

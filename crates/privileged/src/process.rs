@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -11,9 +11,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::answer::{Answer, Refusal};
+use crate::as_user;
 use crate::request::{Owner, Process, View};
 use crate::rules::Rules;
-use crate::stopped;
+use crate::stopped::STOPS;
 
 /// A thread of the kernel's own, among a process's flags in /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -91,24 +92,48 @@ fn failed(error: &io::Error) -> Answer {
     Answer::Failed(Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
 
-/// The process, pinned, if it matches the request and may be touched.
+/// The process, pinned, if it matches the request and may be looked at.
 fn pin(process: &Process, rules: &Rules) -> Result<OwnedFd, Answer> {
-    let pid = process.pid;
+    let (pinned, _) = pin_unchecked(process, rules)?;
+    // From here on the facts are the pinned process's for as long as it has not been reaped: its start time shows that.
+    check_identity(process, rules)?;
+    check_start(process)?;
+    Ok(pinned)
+}
+
+/// The process, pinned, if it may be signalled: as the user of the request, where one is returned, and else as root. It
+/// is then root's own or a container's.
+fn pin_to_signal(process: &Process, rules: &Rules) -> Result<(OwnedFd, Pid, Option<u32>), Answer> {
+    let (pinned, pid) = pin_unchecked(process, rules)?;
+    let user = match process.owner {
+        // Whose it is, the kernel says at the signal. It lets each process signal itself, as whatever user.
+        Owner::User(uid) if uid != 0 && process.pid != std::process::id() => {
+            check_kernel(process.pid)?;
+            Some(uid)
+        }
+        Owner::User(_) | Owner::Container => {
+            check_identity(process, rules)?;
+            None
+        }
+    };
+    check_start(process)?;
+    Ok((pinned, pid, user))
+}
+
+fn pin_unchecked(process: &Process, rules: &Rules) -> Result<(OwnedFd, Pid), Answer> {
     let protected = [0, 1, std::process::id(), rules.agent_pid];
-    if rules.separate && protected.contains(&pid) {
+    if rules.separate && protected.contains(&process.pid) {
         return Err(Answer::Refused(Refusal::Protected));
     }
-    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let pinned = pidfd_open(raw.ok_or(Answer::Gone)?, PidfdFlags::empty());
+    let raw = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+    let pid = raw.ok_or(Answer::Gone)?;
+    let pinned = pidfd_open(pid, PidfdFlags::empty());
     let pinned = pinned.map_err(|error| match error {
         // No process at all, or a thread of one.
         Errno::SRCH | Errno::INVAL => Answer::Gone,
         error => Answer::Failed(error),
     })?;
-    // From here on the facts are the pinned process's for as long as it has not been reaped: its start time shows that.
-    check_identity(process, rules)?;
-    check_start(process)?;
-    Ok(pinned)
+    Ok((pinned, pid))
 }
 
 fn check_start(process: &Process) -> Result<(), Answer> {
@@ -119,12 +144,17 @@ fn check_start(process: &Process) -> Result<(), Answer> {
     }
 }
 
+fn check_kernel(pid: u32) -> Result<(), Answer> {
+    let stat = stat(pid).map_err(|error| failed(&error))?;
+    match field(&stat, 9).map_err(|error| failed(&error))? & KERNEL_THREAD {
+        0 => Ok(()),
+        _ => Err(Answer::Refused(Refusal::Protected)),
+    }
+}
+
 fn check_identity(process: &Process, rules: &Rules) -> Result<(), Answer> {
     let pid = process.pid;
-    let stat = stat(pid).map_err(|error| failed(&error))?;
-    if field(&stat, 9).map_err(|error| failed(&error))? & KERNEL_THREAD != 0 {
-        return Err(Answer::Refused(Refusal::Protected));
-    }
+    check_kernel(pid)?;
     match process.owner {
         Owner::User(uid) => {
             let owner = effective_user(pid).map_err(|error| failed(&error))?;
@@ -210,15 +240,31 @@ fn has_slice(pid: u32, namespace: u64) -> bool {
 }
 
 pub(crate) fn signal(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
-    let pinned = pin(process, rules)?;
-    match pidfd_send_signal(pinned, signal) {
-        Ok(()) => {
-            stopped::note(process, signal);
-            Ok(Answer::Yes)
-        }
-        Err(Errno::SRCH) => Err(Answer::Gone),
-        Err(error) => Err(Answer::Failed(error)),
+    STOPS.send(rules.agent_pid, process, signal, || send(process, signal, rules))
+}
+
+/// [`signal`] without a note of it.
+pub(crate) fn send(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
+    let (pinned, _, user) = pin_to_signal(process, rules)?;
+    match user {
+        Some(uid) => as_user::signal(pinned.as_fd(), uid, signal)?,
+        None => pidfd_send_signal(pinned, signal).map_err(|error| match error {
+            Errno::SRCH => Answer::Gone,
+            error => Answer::Failed(error),
+        })?,
     }
+    Ok(Answer::Yes)
+}
+
+/// Whether [`signal`] would send one.
+pub(crate) fn may_signal(process: &Process, rules: &Rules) -> Result<Answer, Answer> {
+    let (_pinned, pid, user) = pin_to_signal(process, rules)?;
+    let may = match user {
+        Some(uid) => as_user::may_signal(pid, uid)?,
+        None => true,
+    };
+    check_start(process)?;
+    Ok(if may { Answer::Yes } else { Answer::No })
 }
 
 pub(crate) fn open(process: &Process, view: View, rules: &Rules) -> Result<OwnedFd, Answer> {

@@ -31,7 +31,7 @@ pub struct Process {
 /// Whose a process must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A process of this user.
+    /// A process of this user: to be looked at, its effective user; to be signalled, what the user may signal by kill(2).
     User(u32),
     /// A process of a container, of whatever user: its mounts are not the host's.
     Container,
@@ -134,6 +134,11 @@ pub enum Request {
         process: Process,
         /// One of [`SIGNALS`].
         signal: Signal,
+    },
+    /// Whether a signal would be sent.
+    MaySignal {
+        /// To this process.
+        process: Process,
     },
     /// A descriptor of what the kernel says of a process.
     Open {
@@ -291,6 +296,7 @@ impl Request {
                 write_process(&mut out, process);
                 out.u32(signal.as_raw().unsigned_abs());
             }
+            Self::MaySignal { process } => write_process(&mut out, process),
             Self::Open { process, view } => {
                 write_process(&mut out, process);
                 out.u8(match view {
@@ -358,6 +364,7 @@ impl Request {
             Self::SetTimeSlice { .. } => 9,
             Self::Mig { .. } => 10,
             Self::StartWorker { .. } => 11,
+            Self::MaySignal { .. } => 12,
         }
     }
 
@@ -422,6 +429,9 @@ impl Request {
             11 => Self::StartWorker {
                 slice: read.u32()?,
                 uid: read.u32()?,
+            },
+            12 => Self::MaySignal {
+                process: read_process(&mut read)?,
             },
             _ => return Err(Malformed::Meaning),
         };

@@ -116,6 +116,7 @@ pub fn perform_with(
         }
         Request::Hello => Ok(Answer::Yes),
         Request::Signal { process, signal } => process::signal(process, *signal, rules),
+        Request::MaySignal { process } => process::may_signal(process, rules),
         Request::MountNamespaces { pids } => Ok(process::mount_namespaces(pids)),
         Request::HasOpen {
             process,

@@ -12,9 +12,10 @@ use rustix::process::Signal;
 
 use crate::answer::{Answer, Refusal};
 use crate::channel::{Channel, inherited};
+use crate::process;
 use crate::request::Request;
 use crate::rules::{Rules, perform_with};
-use crate::{process, stopped};
+use crate::stopped::STOPS;
 
 /// An agent has two connections; while one of its is replaced, there are more for a moment.
 const MOST: usize = 4;
@@ -35,8 +36,7 @@ pub fn serve(rules: &Rules) -> io::Result<()> {
     let [quick, slow] = inherited()?;
     let its_own = rules.clone();
     std::thread::Builder::new().spawn(move || answer_all(&slow, &its_own))?;
-    answer_all(&quick, &rules);
-    release(&rules);
+    answer_one_agent(&quick, &rules);
     Ok(())
 }
 
@@ -66,10 +66,8 @@ pub fn listen(listener: &OwnedFd, rules: &Rules) -> io::Result<()> {
         alive.fetch_add(1, Ordering::SeqCst);
         let its_own = alive.clone();
         let thread = std::thread::Builder::new().spawn(move || {
-            answer_all(&Channel::of(connection), &rules);
-            if its_own.fetch_sub(1, Ordering::SeqCst) == 1 {
-                release(&rules);
-            }
+            answer_one_agent(&Channel::of(connection), &rules);
+            its_own.fetch_sub(1, Ordering::SeqCst);
         });
         if thread.is_err() {
             alive.fetch_sub(1, Ordering::SeqCst);
@@ -77,18 +75,18 @@ pub fn listen(listener: &OwnedFd, rules: &Rules) -> io::Result<()> {
     }
 }
 
-/// Lets what the agent had stopped go on, children first, each if it is the process that was stopped: the agent has hung up.
-fn release(rules: &Rules) {
-    let all = stopped::take();
-    if !all.is_empty() {
-        tracing::warn!(
-            count = all.len(),
-            "processes that the agent had stopped go on: it has hung up"
-        );
-    }
-    for one in all.iter().rev() {
-        let _gone = process::signal(one, Signal::CONT, rules);
-    }
+/// [`answer_all`]. What the agent had stopped goes on behind its last connection, children first, each if it is the process
+/// that was stopped.
+fn answer_one_agent(channel: &Channel, rules: &Rules) {
+    STOPS.begin(rules.agent_pid);
+    answer_all(channel, rules);
+    hung_up(rules);
+}
+
+fn hung_up(rules: &Rules) {
+    STOPS.end(rules.agent_pid, |process| {
+        let _gone = process::send(process, Signal::CONT, rules);
+    });
 }
 
 /// Answers until the other side hangs up, or sends a message that is not understood.
@@ -161,9 +159,10 @@ mod tests {
         let by_agent = stop(children[0].id());
         let by_user = stop(children[1].id());
         // The agent let this one go on, and its user has stopped it since.
-        stopped::note(&by_user, Signal::CONT);
+        let sent: Result<(), ()> = STOPS.send(rules.agent_pid, &by_user, Signal::CONT, || Ok(()));
+        assert!(sent.is_ok());
         until(|| state(by_agent.pid) == 'T' && state(by_user.pid) == 'T');
-        release(&rules);
+        hung_up(&rules);
         until(|| state(by_agent.pid) != 'T');
         assert_eq!(state(by_user.pid), 'T');
         for child in &mut children {

@@ -228,6 +228,27 @@ fn is_roots(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0)
 }
 
+/// Whether root alone can change what a worker is told to load: the file is root's, and so is each folder above it. The
+/// folders of this program count as root's, since their owner could put another program there as well.
+#[must_use]
+pub fn is_vouched(path: &Path) -> bool {
+    let own = std::env::current_exe().and_then(std::fs::canonicalize);
+    match (own, std::fs::canonicalize(path)) {
+        (Ok(own), Ok(path)) => is_below_roots_folders(&path, &own),
+        _ => false,
+    }
+}
+
+fn is_below_roots_folders(path: &Path, own: &Path) -> bool {
+    let is_closed = |folder: &Path| {
+        const STICKY: u32 = 0o1000;
+        std::fs::metadata(folder)
+            .is_ok_and(|facts| facts.uid() == 0 && (facts.mode() & 0o022 == 0 || facts.mode() & STICKY != 0))
+    };
+    let mut folders = path.ancestors().skip(1);
+    is_roots(path) && folders.all(|folder| own.starts_with(folder) || is_closed(folder))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -266,6 +287,38 @@ mod tests {
         let (ours, its) = channel().expect("a channel");
         let sent = [its.as_fd()];
         tell(&ours, &order, &sent).expect("sent");
+    }
+
+    #[test]
+    fn what_another_user_could_change_is_not_loaded() {
+        if !rustix::process::getuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).expect("a folder");
+        let file = inner.join("libcuda.so.1");
+        std::fs::write(&file, "").expect("a file");
+        let mode = |path: &Path, mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(path, mode).expect("a mode");
+        };
+        let own = Path::new("/usr/lib/divvy/divvy-worker");
+        mode(&file, 0o644);
+        assert!(is_below_roots_folders(&file, own));
+        mode(&file, 0o664);
+        assert!(!is_below_roots_folders(&file, own), "others write it");
+        mode(&file, 0o644);
+        mode(&inner, 0o777);
+        assert!(!is_below_roots_folders(&file, own), "others replace it");
+        assert!(
+            is_below_roots_folders(&file, &inner.join("divvy-worker")),
+            "as they could this program"
+        );
+        mode(&inner, 0o755);
+        std::os::unix::fs::chown(&inner, Some(1000), None).expect("given away");
+        assert!(!is_below_roots_folders(&file, own), "another user's folder");
+        assert!(!is_below_roots_folders(&inner.join("none"), own));
     }
 
     #[test]

@@ -50,6 +50,7 @@ fn requests() -> Vec<(&'static str, Request)> {
                 signal: Signal::TERM,
             },
         ),
+        ("may_signal", Request::MaySignal { process }),
         (
             "open",
             Request::Open {

@@ -23,6 +23,10 @@ impl Sleeper {
         if let Some(uid) = uid {
             command.uid(uid).gid(uid);
         }
+        Self::started(&mut command)
+    }
+
+    fn started(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::null()).spawn().expect("sleep runs");
         // Until then it is a copy of this test.
         let name = format!("/proc/{}/comm", child.id());
@@ -168,6 +172,85 @@ fn of_roots_processes_only_those_are_touched_that_root_put_into_a_slice() {
     let sleeper = Sleeper::new(Some(OTHER), &[]);
     let process = sleeper.as_owned_by(Owner::User(OTHER));
     assert_eq!(ask(term(process), &rules), Answer::Yes);
+}
+
+/// A process of a subordinate user, in a user namespace of `owner`'s: what `newuidmap` allows a user to have.
+fn of_a_subordinate_user(owner: u32) -> [Sleeper; 2] {
+    const SUBORDINATE: u32 = 3_000_000;
+    let mut first = Command::new("unshare");
+    first.args(["--user", "sleep", "60"]).uid(owner).gid(owner);
+    let first = Sleeper::started(&mut first);
+    for map in ["uid_map", "gid_map"] {
+        let map = format!("/proc/{}/{map}", first.0.id());
+        std::fs::write(map, format!("0 {SUBORDINATE} 1000")).expect("mapped");
+    }
+    let mut second = Command::new("nsenter");
+    second.args(["--user", "--setuid", "0", "--setgid", "0", "--target"]);
+    let second = Sleeper::started(second.arg(first.0.id().to_string()).args(["sleep", "60"]));
+    assert_eq!(effective_user(second.0.id()).expect("it lives"), SUBORDINATE);
+    [first, second]
+}
+
+#[test]
+fn a_signal_reaches_what_the_user_itself_may_signal_and_nothing_else_of_other_users() {
+    if !is_root() {
+        return;
+    }
+    if !Command::new("unshare")
+        .args(["--user", "true"])
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        eprintln!("skipped: no namespace of users may be made here");
+        return;
+    }
+    const ANOTHER: u32 = OTHER + 1;
+    let run = tempfile::tempdir().expect("a folder");
+    let rules = rules(run.path());
+    let may = |process| ask(Request::MaySignal { process }, &rules);
+    let refused = Answer::Refused(Refusal::Owner);
+
+    let [_namespace, mut inside] = of_a_subordinate_user(OTHER);
+    let [_another, of_another] = of_a_subordinate_user(ANOTHER);
+    let [_roots, of_root] = of_a_subordinate_user(0);
+    for theirs in [&of_another, &of_root] {
+        let process = theirs.as_owned_by(Owner::User(OTHER));
+        assert_eq!(may(process), Answer::No);
+        assert_eq!(ask(term(process), &rules), refused);
+    }
+    // Root's orders never reach further than processes of root's own.
+    let roots = inside.as_owned_by(Owner::User(0));
+    assert_eq!(may(roots), refused);
+    assert_eq!(ask(term(roots), &rules), refused);
+    let process = inside.as_owned_by(Owner::User(OTHER));
+    let look = Request::Open {
+        process,
+        view: View::Environment,
+    };
+    assert_eq!(ask(look, &rules), refused, "to look is another right");
+    assert_eq!(may(process), Answer::Yes);
+    assert_eq!(ask(term(process), &rules), Answer::Yes);
+    assert!(!inside.0.wait().expect("ended").success());
+    assert_eq!(may(process), Answer::Gone);
+    assert_eq!(
+        may(of(std::process::id(), Owner::User(OTHER))),
+        Answer::Refused(Refusal::Protected)
+    );
+
+    // A set-user-id program has its caller's real user.
+    let mut suid = Command::new("setpriv");
+    suid.args(["--ruid", &OTHER.to_string(), "sleep", "60"]);
+    let mut suid = Sleeper::started(&mut suid);
+    let process = suid.as_owned_by(Owner::User(OTHER));
+    assert_eq!(may(of(process.pid, Owner::User(ANOTHER))), Answer::No);
+    assert_eq!(
+        (may(process), ask(term(process), &rules)),
+        (Answer::Yes, Answer::Yes)
+    );
+    suid.0.wait().expect("ended");
+    // No number of a user's: to the kernel it would mean root's.
+    let process = of_another.as_owned_by(Owner::User(u32::MAX));
+    assert!(matches!(ask(term(process), &rules), Answer::Failed(_)));
 }
 
 #[test]

@@ -68,6 +68,32 @@ fn walked(look: Look<'_, '_>, header: u64, length: u64) -> Option<()> {
     (at == length).then_some(())
 }
 
+/// Bytes that an image takes when its files are decompressed, by what their headers say: the sum of all, and no less than
+/// the image itself.
+pub fn decompressed(bytes: &[u8]) -> u64 {
+    const LZ4: u64 = 0x2000;
+    const ZSTD: u64 = 0x8000;
+    let own = bytes.len() as u64;
+    let look = &mut |at: usize, count: usize| bytes.get(at..at.checked_add(count)?);
+    if !begins(look, CONTAINER) {
+        return own;
+    }
+    let mut sum = 0_u64;
+    let mut at = number(look, 6, 2).unwrap_or(0);
+    while let Ok(place) = usize::try_from(at)
+        && place < bytes.len()
+        && let (Some(head), Some(payload)) = (number(look, place + 4, 4), number(look, place + 8, 8))
+        && head >= 64
+    {
+        let flags = number(look, place + 40, 8).unwrap_or(0);
+        let whole = number(look, place + 56, 8).unwrap_or(0);
+        let is_packed = flags & (LZ4 | ZSTD) != 0;
+        sum = sum.saturating_add(if is_packed { whole } else { payload });
+        at = at.saturating_add(head).saturating_add(payload);
+    }
+    sum.max(own)
+}
+
 /// The end of the last table or section of an ELF of 64 bits.
 fn elf(look: Look<'_, '_>) -> Option<usize> {
     let (segments, sections) = (number(look, 0x20, 8)?, number(look, 0x28, 8)?);
@@ -166,6 +192,18 @@ mod tests {
         endless[16 + 4] = 0;
         assert_eq!(length(&endless), None, "no head");
         assert_eq!(length(&bytes[..12]), None);
+    }
+
+    #[test]
+    fn a_packed_file_counts_as_what_it_says_that_it_becomes() {
+        let mut bytes = container(&[8, 40]);
+        assert_eq!(decompressed(&bytes), bytes.len() as u64);
+        bytes[16 + 40..16 + 48].copy_from_slice(&0x2000_u64.to_le_bytes());
+        bytes[16 + 56..16 + 64].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+        assert_eq!(decompressed(&bytes), (1 << 40) + 40);
+        bytes[16 + 56..16 + 64].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(decompressed(&bytes), u64::MAX);
+        assert_eq!(decompressed(b"text\0"), 5);
     }
 
     #[test]

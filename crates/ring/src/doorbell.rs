@@ -1,9 +1,10 @@
-//! Doorbells: a futex in the shared memory, an eventfd, or none.
+//! Doorbells: a futex in the shared memory, an eventfd, or none: then a side looks again and again.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -85,6 +86,43 @@ impl Doorbell<AtomicU32> for Polling {
     fn wait(&self, _signal: &AtomicU32, _seen: u32, limit: Duration) {
         // Waking early does no harm.
         let _slept = rustix::thread::nanosleep(&timespec(limit.min(self.interval)));
+    }
+
+    fn ring(&self, _signal: &AtomicU32) {}
+}
+
+/// Naps until the word changes, and each nap is a quarter of the wait so far. So a wake is late by a quarter of the wait at
+/// most, and a side that waits for long takes little of a processor. For memory of a virtual machine (ivshmem-plain),
+/// across whose border no futex wakes. The other side rings by changing the word, as it does for each doorbell.
+#[derive(Clone, Copy, Debug)]
+pub struct Naps {
+    /// No nap is shorter than this.
+    pub shortest: Duration,
+    /// No nap is longer than this.
+    pub longest: Duration,
+}
+
+impl Default for Naps {
+    fn default() -> Self {
+        Self {
+            shortest: Duration::from_micros(20),
+            longest: Duration::from_millis(5),
+        }
+    }
+}
+
+impl Doorbell<AtomicU32> for Naps {
+    fn wait(&self, signal: &AtomicU32, seen: u32, limit: Duration) {
+        let began = Instant::now();
+        while signal.load(Relaxed) == seen {
+            let waited = began.elapsed();
+            let left = limit.saturating_sub(waited);
+            if left.is_zero() {
+                return;
+            }
+            let nap = (waited / 4).clamp(self.shortest, self.longest).min(left);
+            let _slept = rustix::thread::nanosleep(&timespec(nap));
+        }
     }
 
     fn ring(&self, _signal: &AtomicU32) {}

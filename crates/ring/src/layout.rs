@@ -124,6 +124,25 @@ impl Shape {
             && self.data_bytes.is_multiple_of(PAGE as u64)
     }
 
+    /// A region of at most so many bytes, as a part of a larger file: an eighth of it is for rings of 64 KiB, as far as
+    /// 64 channels need it, and the rest is the data area. `None` where there is no room for one channel and some data.
+    #[must_use]
+    pub fn within(bytes: u64, message_bytes: u32) -> Option<Self> {
+        const RING: u32 = 1 << 16;
+        let most = Self::default().channels;
+        let mut shape = Self {
+            channels: u32::try_from(bytes / 8 / u64::from(2 * RING))
+                .map_or(most, |count| count.clamp(1, most)),
+            request_bytes: RING,
+            reply_bytes: RING,
+            message_bytes,
+            data_bytes: 0,
+        };
+        let left = bytes.checked_sub(shape.data_at() as u64)?;
+        shape.data_bytes = left / PAGE as u64 * PAGE as u64;
+        (shape.data_bytes > 0 && shape.is_valid()).then_some(shape)
+    }
+
     /// Bytes of the region. No sum here can overflow, by the ranges of the numbers.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -76,6 +76,18 @@ impl Region {
         Self::of(mapping, *shape)
     }
 
+    /// Makes a region in a part of a memory file that another process brought. Its size has to be sealed: then that
+    /// process cannot make this one fault. What is there is overwritten.
+    ///
+    /// # Errors
+    /// As of [`Region::create_in`], and [`PageError::Unsealed`].
+    pub fn create_in_sealed(fd: BorrowedFd<'_>, at: u64, shape: &Shape) -> Result<Self, PageError> {
+        // The seals first: without them the size may change after the look at it.
+        let found = usize::try_from(file_bytes(fd)?).unwrap_or(usize::MAX);
+        check_page(fd, NAME, found)?;
+        Self::create_in(fd, at, shape)
+    }
+
     /// Maps a region that the other side made. It is checked, and its sizes are copied once.
     ///
     /// # Errors

@@ -432,6 +432,50 @@ fn a_region_lies_in_a_part_of_a_file() {
     );
 }
 
+/// A worker takes memory that its program brings. A program that could shorten it would make the worker fault.
+#[test]
+fn memory_that_another_process_brought_has_to_be_sealed() {
+    let (_region, sealed) = Region::create(&SMALL).expect("a region");
+    Region::create_in_sealed(sealed.as_fd(), 0, &SMALL).expect("its size is sealed");
+    assert!(matches!(
+        Region::create_in_sealed(sealed.as_fd(), PAGE as u64, &SMALL),
+        Err(PageError::Size { .. })
+    ));
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(SMALL.bytes()).expect("a size");
+    assert_eq!(
+        Region::create_in_sealed(file.as_fd(), 0, &SMALL).map(|_| ()),
+        Err(PageError::Unsealed { page: "region" })
+    );
+}
+
+#[test]
+fn a_region_within_so_many_bytes_has_no_more() {
+    for bytes in [
+        0,
+        4096,
+        100_000,
+        200_000,
+        1 << 20,
+        (1 << 20) + 1,
+        1 << 24,
+        1 << 28,
+        1 << 34,
+    ] {
+        let Some(shape) = Shape::within(bytes, 1 << 20) else {
+            assert!(bytes < 150_000, "{bytes}");
+            continue;
+        };
+        assert!(shape.is_valid() && shape.bytes() <= bytes, "{bytes}: {shape:?}");
+        assert!(shape.bytes() + PAGE as u64 > bytes, "{bytes}: {shape:?}");
+        assert!(
+            bytes < 1 << 20 || shape.data_bytes > bytes / 4 * 3,
+            "{bytes}: {shape:?}"
+        );
+    }
+    assert_eq!(Shape::within(u64::MAX, 1 << 20), None, "more than a region has");
+}
+
 /// The fuzz target's corpus on stable Rust, each input unchanged and mutated.
 #[test]
 fn replay() {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use divvy_ring::doorbell::{Doorbell, EventFd, Futex, Polling};
+use divvy_ring::doorbell::{Doorbell, EventFd, Futex, Naps, Polling};
 use divvy_ring::{Limits, Peer, RingError, Shape};
 use proptest::prelude::*;
 use support::{Dice, SMALL, client, regions, server, soon};
@@ -291,6 +291,25 @@ fn each_doorbell_carries_calls_between_sleepers() {
     calls(EventFd::pair().expect("two eventfds"));
     let interval = Duration::from_micros(50);
     calls([Polling { interval }, Polling { interval }]);
+    calls([Naps::default(), Naps::default()]);
+}
+
+/// A wake that nothing rings for is seen in the word, and a wait that nothing ends has its limit.
+#[test]
+fn a_side_that_naps_sees_the_word_change() {
+    let word = AtomicU32::new(7);
+    let limit = Duration::from_secs(60);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| Naps::default().wait(&word, 7, limit));
+        word.store(8, Ordering::Relaxed);
+        sleeper.join().expect("no panic");
+    });
+    assert!(began.elapsed() < limit / 2);
+    let short = Duration::from_millis(3);
+    let began = Instant::now();
+    Naps::default().wait(&word, 8, short);
+    assert!(began.elapsed() >= short);
 }
 
 #[test]

@@ -16,7 +16,8 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use divvy_model::{Code, Fault};
-use divvy_remote::local::{CHANNELS, handshake};
+use divvy_remote::local::CHANNELS;
+use divvy_remote::local::handshake::{self, Heard};
 use divvy_remote::stream::{Frames, StreamTransport};
 use divvy_remote::{Lost, Transport};
 use divvy_ring::doorbell::Futex;
@@ -312,9 +313,12 @@ impl Shared {
             ..Shape::default()
         };
         let (region, fd) = Region::create(&shape).map_err(|_| Errno::NOMEM)?;
-        handshake::greet(program.socket.as_fd(), fd.as_fd())?;
+        handshake::greet(program.socket.as_fd(), fd.as_fd(), None)?;
         drop(fd);
-        while let Some(channel) = handshake::announced(program.socket.as_fd())? {
+        while let Some(heard) = handshake::heard(program.socket.as_fd())? {
+            let Heard::Channel(channel) = heard else {
+                return Err(Errno::PROTO);
+            };
             let look = Arc::clone(program);
             let Some(ring) = region.server(channel, Peer::new(Futex, move || look.is_open())) else {
                 if channel < CHANNELS {
@@ -453,18 +457,18 @@ fn next(
     way: &mut StreamTransport<Network>,
     message: &mut Vec<u8>,
 ) -> Result<Option<bool>, End> {
-    let mut pause = FIRST_LOOK;
+    let mut wait = FIRST_LOOK;
     while !way.has_more() {
         let limit = Timespec {
             tv_sec: 0,
-            tv_nsec: i64::from(pause.subsec_nanos()),
+            tv_nsec: i64::from(wait.subsec_nanos()),
         };
         let mut look = [PollFd::new(way.stream().socket(), PollFlags::IN)];
         // Whatever it says, the answer is looked for next.
         let _ready = poll(&mut look, Some(&limit));
         match ring.receive(Some(Duration::ZERO), message) {
             Ok(waits) => return Ok(Some(waits)),
-            Err(RingError::TimedOut) => pause = LOOK.min(2 * pause),
+            Err(RingError::TimedOut) => wait = LOOK.min(2 * wait),
             Err(error) => return Err(error.into()),
         }
     }

@@ -20,7 +20,7 @@ use crate::certificate::{Identity, SERVER};
 use crate::talk::{Greeting, MOST, PROTOCOL, hear};
 
 /// A side that says nothing for so long while a connection is made is not there.
-pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// A side whose kernel confirms nothing for so long is gone.
 pub(crate) const GONE: Duration = Duration::from_secs(20);
 
@@ -150,7 +150,7 @@ pub(crate) fn client(identity: &Identity) -> Result<Arc<ClientConfig>, Fault> {
 /// Messages leave at once, and a side that is cut off is noticed in every state.
 fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(HANDSHAKE_LIMIT))?;
+    socket.set_read_timeout(Some(TIME_LIMIT))?;
     socket.set_write_timeout(Some(GONE))?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(5))?;
@@ -192,7 +192,7 @@ pub(crate) fn connect(
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     let mut socket = None;
     for address in address.to_socket_addrs().map_err(|error| unreachable(&error))? {
-        match TcpStream::connect_timeout(&address, HANDSHAKE_LIMIT) {
+        match TcpStream::connect_timeout(&address, TIME_LIMIT) {
             Ok(made) => {
                 socket = Some(made);
                 break;

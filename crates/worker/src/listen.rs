@@ -11,9 +11,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use divvy_privileged::jail::forbid_tracing;
-use divvy_privileged::workers::{Door, told};
+use divvy_privileged::start_ticks;
+use divvy_privileged::workers::{Door, is_vouched, told};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, getuid, set_parent_process_death_signal, setrlimit};
 
@@ -80,6 +82,15 @@ pub fn listen_for_slice() -> anyhow::Result<()> {
     };
     setrlimit(Resource::Nproc, most)?;
     let (order, sockets) = told().context("The agent says nothing that is understood")?;
+    for (name, value) in &order.variables {
+        let is_loaded = ["DIVVY_DRIVER", "DIVVY_NVML"].contains(&name.as_str()) && !value.is_empty();
+        if is_loaded && !is_vouched(Path::new(value)) {
+            bail!(
+                "{} is not loaded: other users than root could change it",
+                Path::new(value).display()
+            );
+        }
+    }
     // Its end is of no account from now on: another agent may come.
     let nowhere = fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&nowhere)?;
@@ -147,7 +158,13 @@ fn serve(
     variables: Option<&[(String, OsString)]>,
     served: Arc<()>,
 ) -> anyhow::Result<()> {
-    let mut child = start(connection, variables)?;
+    // What the kernel said of the peer stands in the worker's own arguments, for the agent to read.
+    let peer = socket_peercred(&connection)?
+        .pid
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs();
+    let mut child = start(connection, peer, variables)?;
     let waits = std::thread::Builder::new().spawn(move || {
         let _ended = child.wait();
         drop(served);
@@ -155,12 +172,12 @@ fn serve(
     waits.map(drop).context("Cannot wait for its process")
 }
 
-fn start(connection: OwnedFd, variables: Option<&[(String, OsString)]>) -> anyhow::Result<Child> {
+fn start(connection: OwnedFd, peer: u32, variables: Option<&[(String, OsString)]>) -> anyhow::Result<Child> {
     // By what the kernel has open, not by a path: an upgrade may have put another program there.
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("divvy-worker")
-        .arg("--serve")
+        .args(["--serve", &format!("{peer}:{}", start_ticks(peer).unwrap_or(0))])
         .stdin(Stdio::from(connection))
         .stdout(Stdio::null());
     if let Some(variables) = variables {

@@ -3,9 +3,9 @@
 //! Under `--isolation enforced` root starts it as `divvy-worker --slice ID`, as a user that no other slice has.
 //! `divvy-worker SOCKET` is the same without a boundary: it listens at the socket for programs of its own user.
 //!
-//! It starts itself again for each program that connects: `divvy-worker --serve`, with the connection as its standard
-//! input. That process opens the device, locks itself up, and makes the program's CUDA calls, through the limiter, over
-//! the driver below. Its environment is a tenant's: `DIVVY_SLICE`, `DIVVY_DRIVER`.
+//! It starts itself again for each program that connects: `divvy-worker --serve PID:START`, with the connection as its
+//! standard input. The argument names the program, by what the kernel says of the connection. That process opens the
+//! device, locks itself up, and makes the program's CUDA calls, through the limiter, over the driver below. Its environment is a tenant's: `DIVVY_SLICE`, `DIVVY_DRIVER`.
 
 mod doors;
 mod listen;
@@ -24,7 +24,7 @@ static DRIVER: divvy_abi::Table = divvy_limiter::TABLE;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let outcome = match arguments.as_slice() {
-        [serve] if serve == "--serve" => serve_one(),
+        [serve, _program] if serve == "--serve" => serve_one(),
         [slice, _id] if slice == "--slice" => listen::listen_for_slice(),
         [socket] => listen::listen(socket.as_ref()),
         _ => Err(anyhow::anyhow!(

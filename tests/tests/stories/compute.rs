@@ -32,7 +32,7 @@ pub(crate) fn engine_of(host: &Host, specification: &str, place: usize) -> Engin
 
 pub(crate) fn busy(usage: &EngineUsage, tenant: &Tenant) -> u64 {
     let mut processes = usage.processes.iter();
-    let found = processes.find(|process| process.pid == tenant.pid());
+    let found = processes.find(|process| process.pid == tenant.device_pid());
     found.map_or(0, |process| process.busy_ns)
 }
 

@@ -24,6 +24,8 @@ mod holder;
 mod images;
 mod lasting;
 mod leases;
+mod lives;
+mod machines;
 mod memory;
 mod mig;
 mod nesting;

@@ -1,7 +1,7 @@
 //! Programs in supervised slices that set out to have more than their slice. Each is judged by the device's own figures.
 //!
-//! An attacker reaches the emulated device by its driver's library, without the limiter: a static program does the same
-//! on a GPU, and the agent cannot tell them apart, because it asks the device and not the program.
+//! Most attackers reach the emulated device by its driver's library, without the limiter. The agent cannot tell how a
+//! program does that, because it asks the device and not the program.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,14 +10,17 @@ use std::time::{Duration, Instant};
 use divvy_device::usage_in;
 use divvy_tests::MIB;
 use divvy_tests::build::binaries;
-use divvy_tests::clients::{probe, python_tenant, spinner, system_python};
+use divvy_tests::clients::{compiler, probe, python_tenant, spinner, system_python};
+use divvy_tests::containers::{Podman, goes_below, static_tenant};
 use divvy_tests::host::{Host, finish, stderr, succeeded};
+use divvy_tests::system::System;
 use divvy_tests::tenant::Tenant;
 use divvy_tests::wait::until;
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::compute::{DEVICE, MS, busy, engine, had, spinning};
+use crate::containers::image;
 
 /// The slice's memory.
 const LIMIT: u64 = 1024 * MIB;
@@ -165,12 +168,27 @@ fn a_driver_that_is_opened_by_its_path_holds_no_more_than_the_slice_for_long_and
     holds_no_more(&host, again, 5);
 }
 
-/// As a static program is to Divvy: nothing of ours is in it. Where a driver is a library, no program is wholly static.
+/// It is linked statically: no loader runs, so nothing of ours can be loaded into it, and no driver's library either. It
+/// does by itself what that library does in the emulated device's figures.
+#[test]
+fn a_static_program_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(compiler) = compiler() else { return };
+    let program = static_tenant(&host, &compiler);
+    let directory = host.run_directory();
+    let device = divvy_device::devices("h100", &directory).expect("a device")[0].uuid;
+    let mut command = supervised(&host, "static", &[]);
+    command.arg(program).arg(directory.join("pages.sock"));
+    command.args([&device.to_string(), "3000"]);
+    holds_no_more(&host, command, 4);
+}
+
+/// Dynamic, and without anything of ours: the driver's library is the first that it loads.
 #[test]
 fn a_program_without_the_limiter_holds_no_more_than_its_slice_for_long() {
     let host = Host::new();
     let Some(python) = system_python() else { return };
-    let mut command = supervised(&host, "static", &[]);
+    let mut command = supervised(&host, "bare", &[]);
     bare(&mut command, &host);
     command
         .arg(python)
@@ -214,6 +232,57 @@ fn a_program_that_forks_as_it_is_killed_holds_no_more_than_its_slice_for_long() 
         .args(["breed", "3000"])
         .arg(renamed(&host));
     holds_no_more(&host, command, 8);
+}
+
+/// Containers are supervised by default. Here the policy lets the program be that goes past the limiter.
+#[test]
+fn a_container_that_goes_past_the_limiter_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(compiler) = compiler() else { return };
+    let Some(podman) = Podman::new(&host) else { return };
+    let image = image(&host);
+    image.program(&goes_below(&host, &compiler), "/bin/below");
+    let words = ["--memory", "1GiB", "--policy", "best-effort"];
+    holds_no_more(&host, podman.run_by_divvy(&words, &image, &["/bin/below"]), 6);
+    let _gone = finish(&mut podman.command(&["rm", "--all", "--force", "--time", "0"]));
+}
+
+/// A user with subordinate numbers (`/etc/subuid`) may have processes of users that are not its own. They are in a user
+/// namespace of its own, so it may signal them, and so may the agent's helper in its name.
+#[test]
+fn a_program_that_becomes_a_subordinate_user_holds_no_more_than_its_slice_for_long() {
+    const SUBORDINATE: u32 = 3_000_000;
+    let Some(system) = System::new() else { return };
+    let Some(python) = system_python() else { return };
+    let alice = &system.users.alice;
+    let script = system.folder().join("tenant.py");
+    std::fs::copy(python_tenant(), &script).expect("copied");
+    let mut command = system.divvy_as(alice, ["run", "--name", "subordinate", "--memory", "1GiB"]);
+    // The level is the default of the system's agent.
+    command.args(["--policy", "best-effort", "--"]);
+    command.arg(python).arg(script).args(["subordinate", "3000"]);
+    command.arg(system.program("libdivvy_emulated_cuda.so"));
+    let (mut tenant, said) = Tenant::start_with_line(command);
+    if said["error"] != json!(0) {
+        eprintln!("skipped: a user may make no namespace of users here");
+        return;
+    }
+    // As `newuidmap` does for what /etc/subuid has: a subordinate user, and its own.
+    for (map, own) in [("uid_map", alice.uid), ("gid_map", alice.gid)] {
+        let map = format!("/proc/{}/{map}", tenant.pid());
+        std::fs::write(map, format!("0 {SUBORDINATE} 1\n{own} {own} 1\n")).expect("mapped");
+    }
+    assert_eq!(tenant.ask("")["error"], json!(0), "it takes what it wants");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tenant.pid())).expect("it lives");
+    assert!(status.contains(&format!("Uid:\t{SUBORDINATE}\t")), "{status}");
+    let (longest, most) = longest_beyond(&system, &[], 3);
+    assert!(most > LIMIT + ALLOWED, "it took what it wanted at first: {most}");
+    assert!(
+        longest < Duration::from_millis(1500),
+        "beyond its limit for {longest:?}"
+    );
+    assert_eq!(tenant.wait().code(), Some(128 + 9));
+    system.holds();
 }
 
 /// An attacker that passes the gate on the whole device, with a share of 30 % and a hard cap.

@@ -1,10 +1,9 @@
 //! Programs in containers that nothing can be preloaded into.
 
 use std::path::Path;
-use std::process::Command;
 
 use divvy_tests::clients::compiler;
-use divvy_tests::containers::{Image, Podman, opens};
+use divvy_tests::containers::{Image, Podman, goes_below, opens};
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 
 use divvy_tests::wait::until;
@@ -17,26 +16,6 @@ fn put(host: &Host, image: &Image, compiler: &Path) {
     image.file(&program, "/bin/opens");
 }
 
-/// A program that has the limiter in it, and takes memory of the driver below by that one's path.
-const GOES_BELOW: &str = r#"
-#include <dlfcn.h>
-#include <stdio.h>
-#include <unistd.h>
-int main(void) {
-    void *below = dlopen("/run/divvy/below/libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
-    int (*init)(unsigned) = dlsym(below, "cuInit");
-    int (*retain)(void **, int) = dlsym(below, "cuDevicePrimaryCtxRetain");
-    int (*set)(void *) = dlsym(below, "cuCtxSetCurrent");
-    int (*allocate)(unsigned long long *, unsigned long) = dlsym(below, "cuMemAlloc_v2");
-    unsigned long long memory;
-    int failed = init(0) | retain(&context, 0) | set(context) | allocate(&memory, 3ul << 30);
-    printf("took it: %d\n", !failed);
-    fflush(stdout);
-    sleep(600);
-    return 0;
-}
-"#;
-
 /// The driver's account tells of it: its slice's ledger does not.
 #[test]
 fn a_containers_program_that_goes_past_the_limiter_in_it_is_ended() {
@@ -44,11 +23,7 @@ fn a_containers_program_that_goes_past_the_limiter_in_it_is_ended() {
     let host = Host::new();
     let Some(podman) = Podman::new(&host) else { return };
     let image = image(&host);
-    let (source, program) = (host.folder().join("below.c"), host.folder().join("below"));
-    std::fs::write(&source, GOES_BELOW).expect("written");
-    let mut compile = Command::new(compiler);
-    compile.arg("-o").arg(&program).arg(&source);
-    succeeded(&finish(compile.arg("-ldl")));
+    let program = goes_below(&host, &compiler);
     image.program(&program, "/bin/below");
     let ended = finish(&mut podman.run_by_divvy(&["--memory", "1GiB"], &image, &["/bin/below"]));
     assert!(!ended.status.success(), "{}", stderr(&ended));

@@ -17,8 +17,9 @@ use crate::zig;
 use archive::Entry;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
-pub(crate) const SHIPPED: [(&str, &str); 7] = [
+pub(crate) const SHIPPED: [(&str, &str); 8] = [
     ("divvy", "divvy"),
+    ("divvy-guest", "divvy-guest"),
     ("divvy-worker", "divvy-worker"),
     ("emulated-cuda", "libdivvy_emulated_cuda.so"),
     ("emulated-nvml", "libdivvy_emulated_nvml.so"),

@@ -11,9 +11,10 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 7] = [
     "examples/cuda",
     "examples/python",
+    "tests/numba",
     "tests/tools",
     "xtask/src/deny",
     "xtask/src/floor",

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change lands, in the order in which it is quickest to fail.
 //! CI calls the same command and nothing else.
 
-mod programs;
+pub mod programs;
 mod runner;
 mod suites;
 
@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 
 use self::suites::{Suite, Suites};
 use crate::cargo::{cargo, finish};
-use crate::{coverage, deny, schemas, setup, words};
+use crate::{coverage, deny, enforced, schemas, setup, words};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -76,6 +76,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     });
     step(&mut steps, "suites", || {
         run_suites(&jobs, &mut suites, &mut unsteady)
+    });
+    step(&mut steps, "enforced", || {
+        enforced::quick(&programs::build(&jobs)?)
     });
     // A story runs the kit where there is /dev/shm.
     step(&mut steps, "kit", || {

@@ -159,7 +159,6 @@ macro_rules! driver_roles {
         cuMemCreate 0x75e8c66d [call] (handle: *mut $crate::CUmemGenericAllocationHandle = create [Allocation], size: usize = value [], prop: *const $crate::CUmemAllocationProp = input [win32HandleMetaData], flags: u64 = value []);
         cuMemFreeAsync 0x8998c232 [call] (dptr: $crate::CUdeviceptr = free_memory [], hStream: $crate::CUstream = handle [Stream]);
         cuMemFreeAsync_ptsz 0x0380c72a [call] (dptr: $crate::CUdeviceptr = free_memory [], hStream: $crate::CUstream = handle [Stream]);
-        cuMemFree_v2 0x2029102f [call] (dptr: $crate::CUdeviceptr = free_memory []);
         cuMemGetAccess 0xc040337a [call] (flags: *mut u64 = output [], location: *const $crate::CUmemLocation = input [], ptr: $crate::CUdeviceptr = memory []);
         cuMemGetAddressRange_v2 0x95fa434e [call] (pbase: *mut $crate::CUdeviceptr = output [], psize: *mut usize = output [], dptr: $crate::CUdeviceptr = memory []);
         cuMemGetAllocationGranularity 0x8532df6b [call] (granularity: *mut usize = output [], prop: *const $crate::CUmemAllocationProp = input [win32HandleMetaData], option: $crate::CUmemAllocationGranularity_flags = value []);
@@ -290,6 +289,7 @@ macro_rules! driver_roles {
 
 /// The entry points that are served by hand-written files, and the file of each.
 pub const BY_HAND: &[(crate::Symbol, &str)] = &[
+    (crate::Symbol::cuCtxCreate_v4, "context.rs"),
     (crate::Symbol::cuCtxSetCurrent, "primary.rs"),
     (crate::Symbol::cuDeviceGet, "start.rs"),
     (crate::Symbol::cuDeviceGetAttribute, "device.rs"),
@@ -356,8 +356,12 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuLinkComplete, "link.rs"),
     (crate::Symbol::cuLinkCreate_v2, "link.rs"),
     (crate::Symbol::cuLinkDestroy, "link.rs"),
+    (crate::Symbol::cuMemAdvise, "managed.rs"),
+    (crate::Symbol::cuMemAdvise_v2, "managed.rs"),
     (crate::Symbol::cuMemAllocHost_v2, "pinned.rs"),
+    (crate::Symbol::cuMemAllocManaged, "managed.rs"),
     (crate::Symbol::cuMemFreeHost, "pinned.rs"),
+    (crate::Symbol::cuMemFree_v2, "managed.rs"),
     (crate::Symbol::cuMemHostAlloc, "pinned.rs"),
     (crate::Symbol::cuMemHostGetDevicePointer_v2, "pinned.rs"),
     (crate::Symbol::cuMemHostGetFlags, "pinned.rs"),
@@ -366,6 +370,10 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuMemHostUnregister, "pinned.rs"),
     (crate::Symbol::cuMemPoolGetAttribute, "attribute.rs"),
     (crate::Symbol::cuMemPoolSetAttribute, "attribute.rs"),
+    (crate::Symbol::cuMemPrefetchAsync, "managed.rs"),
+    (crate::Symbol::cuMemPrefetchAsync_ptsz, "managed.rs"),
+    (crate::Symbol::cuMemPrefetchAsync_v2, "managed.rs"),
+    (crate::Symbol::cuMemPrefetchAsync_v2_ptsz, "managed.rs"),
     (crate::Symbol::cuMemcpy, "memcpy.rs"),
     (crate::Symbol::cuMemcpy2DAsync_v2, "copy3d.rs"),
     (crate::Symbol::cuMemcpy2DAsync_v2_ptsz, "copy3d.rs"),
@@ -396,6 +404,8 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuPointerGetAttributes, "attribute.rs"),
     (crate::Symbol::cuStreamAddCallback, "callback.rs"),
     (crate::Symbol::cuStreamAddCallback_ptsz, "callback.rs"),
+    (crate::Symbol::cuStreamAttachMemAsync, "managed.rs"),
+    (crate::Symbol::cuStreamAttachMemAsync_ptsz, "managed.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v2, "names.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v2_ptsz, "names.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v3, "names.rs"),
@@ -404,7 +414,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x92670a0fd02e3298;
+pub const ROLES_DIGEST: u64 = 0x5fcc9dfd00bea90c;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

@@ -119,6 +119,13 @@ impl Parts {
                 .map_or_else(|fault| fault, |_| missing()));
         };
         let mut environment = of_worker(stage, &created.directory.join("worker.sock"), inherited);
+        let uuids: Vec<&str> = created
+            .devices
+            .iter()
+            .map(|device| device.uuid.as_str())
+            .collect();
+        // The library chooses among the worker's devices by it.
+        environment.push(("CUDA_VISIBLE_DEVICES".into(), uuids.join(",").into()));
         // A run inside the program finds its slice and this agent by these.
         environment.push(("DIVVY_SLICE".into(), created.directory.join("attach.sock").into()));
         environment.push(("DIVVY_RUN_DIR".into(), run.path().into()));

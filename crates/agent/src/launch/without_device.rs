@@ -10,9 +10,9 @@ use divvy_model::{Isolation, SliceRecord};
 
 use crate::lookout::bypass::program;
 
-/// The name of error 103, which the table of NVIDIA's runtime has. A program that links that library dynamically has no
-/// such table.
-const OF_STATIC_RUNTIME: &[u8] = b"cudaErrorSoftwareValidityNotEstablished";
+/// The name of error 103, which the table of NVIDIA's runtime has: its end and its begin. A program that links that
+/// library dynamically has no such table. In this order the name does not stand in `divvy` itself, which may run in a slice.
+const OF_STATIC_RUNTIME: [&[u8]; 2] = [b"NotEstablished", b"cudaErrorSoftwareValidity"];
 /// The most of a program's file that is searched, in bytes.
 const MOST: u64 = 64 << 20;
 
@@ -54,12 +54,13 @@ pub(super) fn remarks(program: &OsStr, slice: &SliceRecord) -> Vec<String> {
 fn has_static_runtime(file: &Path) -> bool {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|file| file.take(MOST).read_to_end(&mut bytes));
+    let [end, begin] = OF_STATIC_RUNTIME;
     // A script names the error in its text, if it does.
     read.is_ok()
         && bytes.starts_with(b"\x7fELF")
         && bytes
-            .windows(OF_STATIC_RUNTIME.len())
-            .any(|window| window == OF_STATIC_RUNTIME)
+            .windows(begin.len() + end.len())
+            .any(|window| window.starts_with(begin) && window.ends_with(end))
 }
 
 #[cfg(test)]
@@ -71,11 +72,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("train");
         let write = |text: &[&[u8]]| std::fs::write(&file, text.concat()).expect("written");
-        write(&[b"\x7fELF....", OF_STATIC_RUNTIME, b"\0"]);
+        let [end, begin] = OF_STATIC_RUNTIME;
+        write(&[b"\x7fELF....", begin, end, b"\0"]);
         assert!(has_static_runtime(&file));
         write(&[b"\x7fELF....libcudart.so.12\0"]);
         assert!(!has_static_runtime(&file));
-        write(&[b"#!/bin/sh\n# ", OF_STATIC_RUNTIME]);
+        write(&[b"#!/bin/sh\n# ", begin, end]);
         assert!(!has_static_runtime(&file));
     }
 }

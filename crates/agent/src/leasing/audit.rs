@@ -12,6 +12,11 @@ use super::state::State;
 use super::uncharged::{LEAST, Seen, totals, uncharged};
 use crate::api::events::EventKind;
 
+/// Two looks that differ by less than this part saw one clock.
+const SAME_CLOCK: u32 = 8;
+/// A device that is used for less than this part of 10,000 may have lowered its clock.
+const LOADED: u32 = 2_500;
+
 impl Leasing {
     /// Looks at every device that slices lease. `slice_of` says which slice a process is in, by id.
     pub fn audit(&self, meter: &dyn Meter, slice_of: &HashMap<u32, String>) {
@@ -32,8 +37,15 @@ impl Leasing {
         let devices = self.with(|state, _| state.devices.clone());
         for (place, uuid) in devices.iter().enumerate() {
             // The driver is asked while no thread waits for the lock, because a driver takes its time.
-            let by_slice = by_slice(meter.uses(uuid), slice_of);
-            self.with(|state, now| state.note_use(place, &by_slice, now));
+            let (uses, clock) = (meter.uses(uuid), meter.clock_mhz(uuid));
+            let load = uses
+                .iter()
+                .fold(0_u32, |sum, (_, used)| sum.saturating_add(used.rate()));
+            let by_slice = by_slice(uses, slice_of);
+            self.with(|state, now| {
+                state.note_use(place, &by_slice, now);
+                state.note_clock(place, clock.filter(|_| load >= LOADED));
+            });
         }
     }
 }
@@ -114,6 +126,27 @@ impl Leaseholder {
 }
 
 impl State {
+    /// Tells the slices of a device the clock that it has under load, in MHz. An idle device lowers its clock, and one that
+    /// has just begun to work has not raised it: the clock counts once two looks in a row agree.
+    pub(super) fn note_clock(&mut self, device: usize, mhz: Option<u32>) {
+        let before = match mhz {
+            Some(mhz) => self.clocks.insert(device, mhz),
+            None => self.clocks.remove(&device),
+        };
+        let Some((mhz, before)) = mhz.zip(before) else {
+            return;
+        };
+        if mhz.abs_diff(before) > before / SAME_CLOCK {
+            return;
+        }
+        let leaseholders = self.leaseholders.values();
+        for account in leaseholders.flat_map(|leaseholder| &leaseholder.accounts) {
+            if account.device.0 as usize == device {
+                account.grant().set_clock_mhz(mhz);
+            }
+        }
+    }
+
     fn note_use(&mut self, device: usize, uses: &HashMap<&str, Vec<(u32, Use)>>, now: Nanos) {
         for leaseholder in self.leaseholders.values_mut() {
             let used = uses.get(leaseholder.member.id.as_str());

@@ -13,10 +13,25 @@ pub(crate) enum Use {
     Rate(u32),
 }
 
+impl Use {
+    /// Its part of the device's time of late, in parts of 10,000, as far as this figure tells.
+    pub fn rate(self) -> u32 {
+        match self {
+            Self::Total(_) => 0,
+            Self::Rate(part) => part,
+        }
+    }
+}
+
 /// The source of the figures of each process on a device.
 pub(crate) trait Meter {
     /// The processes of the device with this UUID, as far as the driver tells.
     fn uses(&self, device_uuid: &str) -> Vec<(u32, Use)>;
+
+    /// The clock of the device's multiprocessors now, in MHz, as far as the driver tells.
+    fn clock_mhz(&self, _device_uuid: &str) -> Option<u32> {
+        None
+    }
 }
 
 /// The driver's figures of processes, by the slice that each is in.

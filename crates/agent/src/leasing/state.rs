@@ -45,6 +45,8 @@ pub(super) struct State {
     pub overdue_total: u64,
     /// See above.
     pub expired_total: u64,
+    /// The clock of each device in use, as the last look saw it, in MHz.
+    pub clocks: HashMap<usize, u32>,
     /// The auditor's findings.
     pub audited: Audited,
     /// Nanoseconds of device use that were charged to no slice.
@@ -56,6 +58,7 @@ impl State {
         Self {
             arbiter: Arbiter::new(settings, 0),
             devices: Vec::new(),
+            clocks: HashMap::new(),
             leaseholders: BTreeMap::new(),
             numbers: HashMap::new(),
             next: 0,

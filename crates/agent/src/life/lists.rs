@@ -8,6 +8,7 @@ use divvy_model::{DeviceRecord, Fault, SliceRecord};
 use crate::decide::rules::Rules;
 use crate::leasing::Leasing;
 use crate::life::names::user_name;
+use crate::life::programs::all_named;
 use crate::life::slice::Slice;
 use crate::lookout::audit::MemoryAudit;
 use crate::lookout::silence::DriverWatch;
@@ -90,6 +91,7 @@ impl Lists {
         let silence = self.driver.silence_of(devices, &shown);
         shown.conditions.extend(silence);
         shown.conditions.extend(self.supervisor.conditions(&shown.id));
+        all_named(&mut shown);
         shown
     }
 }

@@ -15,6 +15,7 @@ use crate::lookout::bypass;
 use crate::start::rundir::RunDir;
 use crate::state::Shared;
 use crate::system::in_slice::in_slice;
+use crate::system::privilege;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
@@ -39,9 +40,10 @@ impl Member {
         self.watched.pid()
     }
 
-    /// Sends it a signal, if it is the slice's user's or a container's; returns whether the signal was sent.
+    /// Sends it a signal, if the slice's user might signal it, or it is a container's; returns whether it was sent.
     pub fn signal(&self, uid: u32, signal: Signal) -> bool {
-        let may = self.any_user || procs::owner(self.pid()) == Some(uid);
+        let may =
+            self.any_user || procs::owner(self.pid()) == Some(uid) || privilege::may_signal(self.pid(), uid);
         if may && self.watched.is_alive() {
             return self.watched.signal_as(self.any_user, uid, signal);
         }

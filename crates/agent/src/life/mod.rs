@@ -14,6 +14,7 @@ pub(crate) mod members;
 pub(crate) mod names;
 pub(crate) mod page_servers;
 pub(crate) mod pages;
+pub(crate) mod programs;
 pub(crate) mod records;
 pub(crate) mod resize;
 pub(crate) mod slice;

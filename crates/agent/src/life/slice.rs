@@ -19,6 +19,7 @@ use crate::life::anchor::OpenAnchor;
 use crate::life::known::Known;
 use crate::life::lives::Lives;
 use crate::life::pages::{self, Bounds, Usage};
+use crate::life::programs::named;
 use crate::system::allowance::Allowance;
 use crate::system::in_slice::in_slice;
 use crate::system::procs;
@@ -402,7 +403,10 @@ impl Slice {
             if more > 0 {
                 told.push(refusals_in_words(
                     more,
-                    now,
+                    Refusals {
+                        newest_pid: named(&self.record, now.newest_pid),
+                        ..now
+                    },
                     share,
                     Bytes(pages.ledger.total_used()),
                 ));
@@ -596,6 +600,7 @@ fn of_unknown_use(pid: u32) -> ProcessRecord {
         memory_spilled_bytes: Bytes(0),
     }
 }
+
 /// `2 GiB was refused to process 4711: the slice holds 900 MiB of 1 GiB`.
 fn refusals_in_words(count: u64, newest: Refusals, share: &DeviceShare, held: Bytes) -> String {
     let whose = match newest.newest_pid {

@@ -32,6 +32,14 @@ impl Meter for Drivers<'_> {
             None => Vec::new(),
         }
     }
+
+    fn clock_mhz(&self, device_uuid: &str) -> Option<u32> {
+        match self.1.get(device_uuid)? {
+            DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => self.0.nvidia.clock_mhz(device_uuid),
+            // It computes as fast at all times.
+            DeviceKind::Emulated => None,
+        }
+    }
 }
 
 /// The audit of devices' time.

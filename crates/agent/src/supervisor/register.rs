@@ -40,8 +40,7 @@ pub(super) struct Vouched {
 }
 
 impl Vouched {
-    /// Sends it a signal, where the slice's user might do so as well: the process has its real user, or it is a
-    /// container's. Returns whether it was sent.
+    /// Sends it a signal, where the slice's user might do so as well, or it is a container's. Returns whether it was sent.
     pub fn signal(&self, id: ProcessId, signal: Signal) -> bool {
         // The pinned process is the one that was looked at, whatever has its number now.
         let is_same = Stat::of(id.pid).is_ok_and(|stat| stat.start_ticks == id.start_ticks);
@@ -68,8 +67,11 @@ impl Vouched {
 
 /// Whether this user might signal the process, as kill(2) has it; or it is a container's.
 pub(super) fn may_signal(pid: u32, uid: u32, in_container: bool) -> bool {
-    // Root may signal each process, and this one was found to be its slice's.
-    real_user(pid).is_some_and(|real| real == uid || uid == 0) || (in_container && is_in_container(pid))
+    // Root may signal each process, and this one was found to be its slice's. The kernel is asked last: of a process that
+    // runs as a subordinate user in a user namespace of the slice's user, only it knows.
+    real_user(pid).is_some_and(|real| real == uid || uid == 0)
+        || (in_container && is_in_container(pid))
+        || privilege::may_signal(pid, uid)
 }
 
 fn real_user(pid: u32) -> Option<u32> {

@@ -113,6 +113,21 @@ pub(crate) fn signal(pid: u32, owner: Owner, signal: Signal) -> io::Result<()> {
     }
 }
 
+/// Whether this user might signal the process by kill(2): the kernel judges, and its rules include processes in the user's
+/// own user namespaces. The caller has pinned the number.
+pub(crate) fn may_signal(pid: u32, uid: u32) -> bool {
+    let Ok(process) = process(pid, Owner::User(uid)) else {
+        return false;
+    };
+    let request = Request::MaySignal { process };
+    let reply = match HELPER.get() {
+        Some(helper) => helper.ask(&request),
+        // The request names no path.
+        None => Direct::new(Path::new("/")).ask(&request),
+    };
+    reply.is_ok_and(|reply| reply.answer == Answer::Yes)
+}
+
 /// The mappings of a process of this user, or of one of a container, as the kernel writes them.
 ///
 /// # Errors

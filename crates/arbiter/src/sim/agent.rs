@@ -1,6 +1,6 @@
 //! The agent's loop of the model: events in, decisions out, an alarm.
 
-use super::gate::Lease;
+use super::program::Lease;
 use super::world::{Happening, World};
 use crate::{Decision, Event, Nanos};
 

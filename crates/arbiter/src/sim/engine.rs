@@ -1,51 +1,12 @@
-//! A device of the model: runs what is in flight, one kernel at a time.
+//! How a device of the model runs what is in flight: one kernel at a time.
 
-use std::collections::VecDeque;
-
+use super::device::{Running, Work};
 use super::scenario::Sharing;
 use super::world::{Happening, World};
 use crate::{MILLISECOND, Nanos};
 
-/// A kernel in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Work {
-    /// Nanoseconds still to run; [`Nanos::MAX`] for one that never ends.
-    pub left: Nanos,
-    /// The gate's estimate of its length.
-    pub estimate: Nanos,
-    /// The gate's entry for launches of this kind.
-    pub kind: usize,
-    /// It cannot start before.
-    pub ready: Nanos,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Engine {
-    /// Streams with work, in their order: once for each kernel, or once for each stream under time-slicing.
-    order: VecDeque<(usize, usize)>,
-    running: Option<Running>,
-    serial: u64,
-    last: Option<usize>,
-    idle_since: Nanos,
-    /// Actors that want to use the device, and since when there are any.
-    wanting: u32,
-    wanting_since: Nanos,
-    pub busy: Nanos,
-    pub idle_while_wanted: Nanos,
-    /// Since when two best-effort actors have had work in flight, and each such time of more than a moment.
-    overlaps_since: Option<Nanos>,
-    pub overlaps: Vec<(Nanos, Nanos)>,
-}
-
 /// Two actors' work that overlaps for less is a change of holder.
 const OVERLAP: Nanos = MILLISECOND;
-
-#[derive(Clone, Copy, Debug)]
-struct Running {
-    actor: usize,
-    stream: usize,
-    from: Nanos,
-}
 
 impl World {
     /// A kernel joins what is in flight.

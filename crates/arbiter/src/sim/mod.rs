@@ -5,11 +5,14 @@
 //! actor got. The same seed gives the same run. Nothing the arbiter decides depends on anything here.
 
 mod agent;
+mod device;
 mod engine;
 mod gate;
 mod learnt;
 mod load;
 mod outcome;
+mod play;
+mod program;
 mod random;
 mod scenario;
 mod script;
@@ -17,6 +20,6 @@ mod world;
 
 pub use load::{Lengths, Load};
 pub use outcome::{Actor as ActorOutcome, Outcome, percentile};
+pub use play::{run, run_timed};
 pub use random::Random;
 pub use scenario::{Actor, Host, Scenario, Sharing, Step, Turn};
-pub use world::{run, run_timed};

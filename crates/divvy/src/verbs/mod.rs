@@ -12,6 +12,7 @@ pub mod environment;
 pub mod events;
 pub mod explain;
 pub mod gpu;
+pub mod guest;
 pub mod inspect;
 pub mod keep;
 pub mod kill;

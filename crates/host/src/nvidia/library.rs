@@ -76,6 +76,12 @@ impl super::NvidiaLibrary for Library {
         told
     }
 
+    fn clock_mhz(&self, uuid: &str) -> Option<u32> {
+        use nvml_wrapper::enum_wrappers::device::Clock;
+        let device = self.nvml.get()?.device_by_uuid(uuid).ok()?;
+        device.clock_info(Clock::SM).ok()
+    }
+
     fn facts(&self, uuid: &str) -> Hardware {
         use nvml_wrapper::bitmasks::device::ThrottleReasons;
         use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};

@@ -58,6 +58,10 @@ pub trait NvidiaLibrary {
     fn usage(&self, uuid: &str) -> DeviceUse;
     /// How much of the last second each process kept the device's multiprocessors busy, in percent.
     fn utilization(&self, uuid: &str) -> Vec<(u32, u32)>;
+    /// The clock of the device's multiprocessors now, in MHz; none where the driver does not tell.
+    fn clock_mhz(&self, _uuid: &str) -> Option<u32> {
+        None
+    }
     /// MIG mode, processes, health.
     fn facts(&self, uuid: &str) -> Hardware;
     /// The active NVLinks of each GPU.
@@ -163,6 +167,13 @@ impl Nvidia {
     #[must_use]
     pub fn utilization(&self, uuid: &str) -> Vec<(u32, u32)> {
         self.ask_of(uuid, |asked, uuid| asked.utilization(uuid))
+            .unwrap_or_default()
+    }
+
+    /// The clock of the device's multiprocessors now, in MHz; none where the driver does not tell.
+    #[must_use]
+    pub fn clock_mhz(&self, uuid: &str) -> Option<u32> {
+        self.ask_of(uuid, |asked, uuid| asked.clock_mhz(uuid))
             .unwrap_or_default()
     }
 

@@ -21,6 +21,14 @@ const SETTLED: u64 = 3;
 /// and after so many launches without a measurement as well, since such a kernel cannot be measured.
 const TRIED: u64 = 32;
 
+/// Clocks that differ by less than this part are one clock: a device under load changes its own all the time.
+const SAME_CLOCK: u32 = 8;
+
+/// Whether kernels take another time under the second clock than under the first; both in MHz.
+pub(super) fn is_other_clock(before: u32, now: u32) -> bool {
+    before.abs_diff(now) > before.max(now) / SAME_CLOCK
+}
+
 /// How many upper limits are collected before the least of them may raise an estimate.
 const LIMITS: u64 = 8;
 
@@ -244,6 +252,22 @@ impl Estimates {
         entry.value.store(pack(new, count + 1, 0) | far.bits(), Relaxed);
     }
 
+    /// The device's clock has changed, in MHz. What was measured is a guess from now on, and the next measurement replaces
+    /// it. A slower clock makes the guess longer. A faster one leaves it as it is: kernels that wait for memory take no
+    /// less time.
+    pub fn doubt(&self, before: u32, now: u32) {
+        for entry in &self.entries {
+            if entry.key.load(Relaxed) == 0 {
+                continue;
+            }
+            let ns = entry.value.load(Relaxed) & NANOS;
+            let slower = u128::from(ns) * u128::from(before) / u128::from(now.max(1));
+            let guess = u64::try_from(slower).unwrap_or(LONGEST_NS).max(ns);
+            entry.value.store(pack(guess, 0, 0), Relaxed);
+            entry.limits.store(NANOS, Relaxed);
+        }
+    }
+
     /// A launch took `ns` at most: its end was noticed late, or the device was idle in between. The least of several
     /// such limits counts, so that other load on the machine does not matter.
     pub fn learn_limit(&self, key: Key, ns: u64) {
@@ -336,6 +360,36 @@ mod tests {
     }
 
     #[test]
+    fn under_another_clock_each_estimate_is_measured_again() {
+        for (before, now) in [(1980, 1755), (1755, 1980), (1000, 1000)] {
+            assert!(!is_other_clock(before, now), "{before} {now}");
+        }
+        let keys = [1, 2].map(|function| Key::kernel(function, [1; 3], [32, 1, 1]));
+        let estimates = Estimates::new();
+        for key in keys {
+            estimates.guess(key);
+            (0..20).for_each(|_| estimates.learn(key, 10 * MS));
+        }
+        assert!(is_other_clock(1980, 990) && is_other_clock(990, 1980));
+        estimates.doubt(1980, 990);
+        for key in keys {
+            assert_eq!(estimates.settled(key), None);
+            assert_eq!(estimates.guess(key), (20 * MS, true), "half as fast");
+        }
+        // It waits for memory, so it takes hardly more. One measurement says so.
+        estimates.learn(keys[0], 11 * MS);
+        assert_eq!(estimates.guess(keys[0]).0, 11 * MS);
+        estimates.doubt(990, 1980);
+        assert_eq!(
+            estimates.guess(keys[0]),
+            (11 * MS, true),
+            "no shorter than it was"
+        );
+        estimates.learn(keys[1], 5 * MS);
+        assert_eq!(estimates.guess(keys[1]).0, 5 * MS);
+    }
+
+    #[test]
     fn two_short_launches_among_long_ones_are_no_change_unless_they_agree() {
         let estimates = Estimates::new();
         let key = Key::kernel(7, [1; 3], [32, 1, 1]);
@@ -349,6 +403,26 @@ mod tests {
         estimates.learn(key, MS);
         estimates.learn(key, MS + MS / 2);
         assert!(estimates.settled(key) < Some(2 * MS), "other arguments");
+    }
+
+    /// A laptop slept while launches of two streams were in flight: both seem to have taken all night.
+    #[test]
+    fn a_machine_that_slept_spoils_an_estimate_for_two_launches_and_no_more() {
+        const NIGHT: u64 = 8 * 3600 * 1000 * MS;
+        let estimates = Estimates::new();
+        let keys = [Key::kernel(7, [1; 3], [32, 1, 1]), Key::graph(3)];
+        for key in keys {
+            estimates.guess(key);
+            (0..20).for_each(|_| estimates.learn(key, 10 * MS));
+            (0..2).for_each(|_| estimates.learn(key, NIGHT));
+            assert_eq!(
+                estimates.settled(key),
+                Some(LONGEST_NS),
+                "no longer than any launch"
+            );
+            (0..2).for_each(|_| estimates.learn(key, 10 * MS));
+            assert_eq!(estimates.settled(key), Some(10 * MS));
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub(crate) struct Gate {
     /// The word that was last read, as bits. Its meaning still holds while the grant has the same word.
     seen: AtomicU32,
     budgets: [StreamBudget; STREAMS],
+    /// The device's clock under which the estimates were made, in MHz; 0 until it is known.
+    clock_mhz: AtomicU32,
     /// Created when the first launch is counted.
     estimates: OnceLock<Estimates>,
     in_flight: Mutex<InFlight>,
@@ -88,12 +90,26 @@ impl Gate {
             account,
             seen: AtomicU32::new(NOTHING_SEEN),
             budgets: [const { StreamBudget::new() }; STREAMS],
+            clock_mhz: AtomicU32::new(0),
             estimates: OnceLock::new(),
             in_flight: Mutex::new(InFlight::new()),
             uncounted: AtomicBool::new(false),
             progress: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             thread: Thread::new(),
+        }
+    }
+
+    /// Notes the device's clock. Where it is another one, each estimate has to be measured again. The agent tells the
+    /// clock each second, and the gate thread reads it: launches do not.
+    fn note_clock(&self, mhz: u32) {
+        let before = self.clock_mhz.load(Relaxed);
+        if mhz == 0 || (before != 0 && !estimates::is_other_clock(before, mhz)) {
+            return;
+        }
+        self.clock_mhz.store(mhz, Relaxed);
+        if let (Some(known), true) = (self.estimates.get(), before != 0) {
+            known.doubt(before, mhz);
         }
     }
 

@@ -177,6 +177,7 @@ impl Gate {
     fn step(&self, attached: &Attached) -> Sleep {
         let word = attached.gate();
         self.note(word);
+        self.note_clock(attached.grant().clock_mhz());
         if word.gate() != Says::Open && self.uncounted.load(SeqCst) && !self.settle() {
             return Sleep::Until(monotonic_ns() + AGAIN_NS);
         }

@@ -62,6 +62,12 @@ unsafe fn of_pointer(
     to: *mut c_void,
     lenient: bool,
 ) -> CUresult {
+    let is_managed = attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED && !to.is_null();
+    if is_managed && pinned::holding(pointer as usize).is_some_and(|host| host.managed) {
+        // SAFETY: promised by the caller: its value is a byte.
+        unsafe { to.cast::<u8>().write(1) };
+        return CUDA_SUCCESS;
+    }
     let (asked, moved) = seen(pointer);
     // SAFETY: promised by the caller.
     unsafe {

@@ -6,6 +6,7 @@
 #![allow(non_snake_case)]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::*;
@@ -26,6 +27,8 @@ pub struct Host {
     /// Its address on the device; 0 where the device does not reach it.
     pub device: u64,
     flags: u32,
+    /// Whether it is managed memory.
+    pub managed: bool,
     /// Whose it is.
     place: Place,
 }
@@ -58,15 +61,64 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
     if to.is_null() || bytes == 0 {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let Some(area) = area() else {
-        return match super::client() {
-            Some(_) => allocate_plain(to, bytes, flags),
-            None => CUDA_ERROR_DEVICE_UNAVAILABLE,
-        };
+    let start = match (area(), super::client()) {
+        (None, Some(_)) => made_plain(bytes, flags),
+        _ => made(symbol, bytes, flags, false),
     };
+    match start {
+        Ok(start) => {
+            // SAFETY: the program vouches for its pointer, which is not null.
+            unsafe { to.write(start.cast()) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+/// Managed memory: pinned memory with the same address for the program and the device.
+pub fn allocate_managed(to: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    if to.is_null() || bytes == 0 {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if area().is_none() && super::client().is_some() {
+        // The server is on another host.
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    let symbol = Symbol::cuMemAllocManaged;
+    match made(symbol, bytes, 0, true) {
+        Ok(start) => {
+            let address = start.expose_provenance();
+            if holding(address).is_none_or(|host| host.device != address as u64) {
+                // The two processes have it at different places, or the device does not reach it.
+                free(symbol, address);
+                return CUDA_ERROR_NOT_SUPPORTED;
+            }
+            // SAFETY: the program vouches for its pointer, which is not null.
+            unsafe { to.write(address as u64) };
+            CUDA_SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+/// Whether managed memory begins at this address.
+pub fn begins_managed(address: CUdeviceptr) -> bool {
+    // Every program frees device memory, and few have managed memory.
+    MANAGED.load(Ordering::Relaxed) != 0 && all().get(&(address as usize)).is_some_and(|host| host.managed)
+}
+
+/// How much managed memory there is.
+static MANAGED: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes a part of the data area, and has the server pin it.
+fn made(symbol: Symbol, bytes: usize, flags: u32, managed: bool) -> Result<*mut u8, CUresult> {
     let length = (bytes as u64).checked_next_multiple_of(PAGE as u64);
-    let Some(extent) = length.and_then(|length| area.allocate(length, PAGE as u64)) else {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    let extent = length.and_then(|length| area()?.allocate(length, PAGE as u64));
+    let (Some(area), Some(extent)) = (area(), extent) else {
+        return Err(match super::client() {
+            Some(_) => CUDA_ERROR_OUT_OF_MEMORY,
+            None => CUDA_ERROR_DEVICE_UNAVAILABLE,
+        });
     };
     let mut device = 0;
     let code = thread::call(
@@ -86,7 +138,7 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
     );
     if code != CUDA_SUCCESS {
         area.release(extent);
-        return code;
+        return Err(code);
     }
     let start = area.at(extent.offset);
     let host = Host {
@@ -94,21 +146,21 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
         bytes,
         device,
         flags,
+        managed,
         place: Place::Area(extent),
     };
     all().insert(host.start, host);
-    // SAFETY: the program vouches for its pointer, which is not null.
-    unsafe { to.write(start.cast()) };
-    CUDA_SUCCESS
+    MANAGED.fetch_add(usize::from(managed), Ordering::Relaxed);
+    Ok(start)
 }
 
 /// Memory that the device does not reach: the server is on another host, and its bytes travel in messages.
-fn allocate_plain(to: *mut *mut c_void, bytes: usize, flags: u32) -> CUresult {
+fn made_plain(bytes: usize, flags: u32) -> Result<*mut u8, CUresult> {
     let mut device = 0;
     // SAFETY: it writes one number to memory of ours. Without a current context nothing may be allocated.
     let code = unsafe { (TABLE.cuCtxGetDevice)(&raw mut device) };
     if code != CUDA_SUCCESS {
-        return code;
+        return Err(code);
     }
     // SAFETY: a new mapping, at an address of the kernel's choice.
     let start = unsafe {
@@ -119,29 +171,26 @@ fn allocate_plain(to: *mut *mut c_void, bytes: usize, flags: u32) -> CUresult {
             rustix::mm::MapFlags::PRIVATE,
         )
     };
-    let Ok(start) = start else {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    };
+    let start = start.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?.cast::<u8>();
     let host = Host {
         start: start.expose_provenance(),
         bytes,
         device: 0,
         flags,
+        managed: false,
         place: Place::Plain,
     };
     all().insert(host.start, host);
-    // SAFETY: the program vouches for its pointer, which is not null.
-    unsafe { to.write(start.cast()) };
-    CUDA_SUCCESS
+    Ok(start)
 }
 
 /// Ends such memory.
-fn free_plain(start: *mut c_void) -> CUresult {
-    let Some(host) = all().remove(&start.addr()) else {
+fn free_plain(address: usize) -> CUresult {
+    let Some(host) = all().remove(&address) else {
         return CUDA_ERROR_INVALID_VALUE;
     };
     // SAFETY: the mapping was made with this length, and the caller was the one to take it out of the list.
-    let _unmapped = unsafe { rustix::mm::munmap(start, host.bytes) };
+    let _unmapped = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(address), host.bytes) };
     CUDA_SUCCESS
 }
 
@@ -171,20 +220,26 @@ pub unsafe extern "C-unwind" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
     if p.is_null() {
         return CUDA_SUCCESS;
     }
-    let known = all().get(&p.addr()).map(|host| host.place);
+    if begins_managed(p.addr() as u64) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    free(Symbol::cuMemFreeHost, p.addr())
+}
+
+/// Gives memory of the data area back that begins at this address.
+pub fn free(symbol: Symbol, address: usize) -> CUresult {
+    let known = all().get(&address).map(|host| host.place);
     let (extent, area) = match (known, area()) {
-        (Some(Place::Plain), _) => return free_plain(p),
+        (Some(Place::Plain), _) => return free_plain(address),
         (Some(Place::Area(extent)), Some(area)) => (extent, area),
         _ => return CUDA_ERROR_INVALID_VALUE,
     };
-    let code = thread::call(
-        UNPIN,
-        Symbol::cuMemFreeHost,
-        |m| m.plain(extent.offset),
-        |_, _| Ok(()),
-    );
+    let code = thread::call(UNPIN, symbol, |m| m.plain(extent.offset), |_, _| Ok(()));
     // Without a server nothing uses the memory any more; but the region may go with it at any time.
-    if code == CUDA_SUCCESS && all().remove(&p.addr()).is_some() {
+    if code == CUDA_SUCCESS
+        && let Some(host) = all().remove(&address)
+    {
+        MANAGED.fetch_sub(usize::from(host.managed), Ordering::Relaxed);
         area.release(extent);
     }
     code
@@ -258,6 +313,7 @@ pub unsafe extern "C-unwind" fn cuMemHostRegister_v2(
         bytes: bytesize,
         device: 0,
         flags: Flags,
+        managed: false,
         place: Place::Programs,
     };
     all.insert(host.start, host);

@@ -6,6 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use divvy_abi::*;
 
+use super::visible::{Uuid, of_program};
 use super::{device, thread};
 use crate::wire::by_hand::START;
 use crate::wire::{Malformed, Reader};
@@ -16,7 +17,7 @@ struct Told {
     code: CUresult,
     /// The driver's version, where it tells it: 12040 is 12.4.
     version: Option<i32>,
-    /// The devices in their order.
+    /// The program's devices in their order.
     devices: Vec<CUdevice>,
 }
 
@@ -53,6 +54,11 @@ pub fn take(m: &mut Reader<'_>, code: CUresult) -> Result<(), Malformed> {
         for word in m.list(4)?.ok_or(Malformed)?.as_chunks::<4>().0 {
             devices.push(CUdevice::from_le_bytes(*word));
         }
+        let mut uuids = Vec::new();
+        for _ in &devices {
+            uuids.extend(m.bytes(size_of::<Uuid>())?.first_chunk());
+        }
+        devices = of_program(&devices, &uuids);
         while m.flag()? {
             device::take(m.plain()?, m)?;
         }

@@ -5,8 +5,8 @@ use divvy_abi::*;
 
 use super::arguments::*;
 use super::{
-    attribute, callback, copy3d, device, function, launch, link, local, memcpy, module, names, new_name,
-    node, pinned, primary, start, thread,
+    attribute, callback, context, copy3d, device, function, launch, link, local, managed, memcpy, module,
+    names, new_name, node, pinned, primary, start, thread,
 };
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
@@ -166,6 +166,7 @@ const BY_HAND: Table = implemented! { Table {
         cuPointerGetAttribute cuPointerGetAttributes;
     callback: cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2 cuLaunchHostFunc_v2_ptsz cuStreamAddCallback
         cuStreamAddCallback_ptsz cuUserObjectCreate;
+    context: cuCtxCreate_v4;
     copy3d: cuMemcpy2DAsync_v2 cuMemcpy2DAsync_v2_ptsz cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2
         cuMemcpy2D_v2_ptds cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3D_v2 cuMemcpy3D_v2_ptds;
     device: cuDeviceGetAttribute;
@@ -184,6 +185,8 @@ const BY_HAND: Table = implemented! { Table {
         cuLaunchKernelEx cuLaunchKernelEx_ptsz cuLaunchKernel_ptsz;
     link: cuLinkAddData_v2 cuLinkAddFile_v2 cuLinkComplete cuLinkCreate_v2 cuLinkDestroy;
     local: cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2;
+    managed: cuMemAdvise cuMemAdvise_v2 cuMemAllocManaged cuMemFree_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz
+        cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz;
     memcpy: cuMemcpy cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpy_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
         cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;
     module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;

@@ -1,7 +1,7 @@
 //! A thread's way to the server: its transport, its messages' memory, and the order of its messages.
 
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use divvy_abi::*;
 
@@ -22,11 +22,47 @@ struct Thread {
 }
 
 thread_local! {
-    static THREAD: RefCell<Option<Thread>> = const { RefCell::new(None) };
+    static THREAD: Own = const { Own(RefCell::new(None)) };
+}
+
+/// A thread's own transport. It is closed when the thread ends, but for the first thread: the program's functions at exit
+/// run there, after this is gone.
+struct Own(RefCell<Option<Thread>>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if is_first() {
+            LAST.0.replace(self.0.take());
+        }
+    }
+}
+
+/// The first thread's transport, once the thread's own memory is gone.
+struct Last(RefCell<Option<Thread>>);
+
+// SAFETY: the first thread alone looks at it.
+unsafe impl Sync for Last {}
+
+static LAST: Last = Last(RefCell::new(None));
+
+fn is_first() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
 }
 
 /// What a call answers once there is no server.
 const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
+
+/// The process that connected; 0 before one has.
+static CONNECTED: AtomicI32 = AtomicI32::new(0);
+
+/// The same in this process: a forked child of the one that connected has no device, as on a device of its own.
+fn gone() -> CUresult {
+    match CONNECTED.load(Ordering::Relaxed) {
+        0 => GONE,
+        pid if pid == rustix::process::getpid().as_raw_nonzero().get() => GONE,
+        _ => CUDA_ERROR_NOT_INITIALIZED,
+    }
+}
 
 /// Runs `body` with this thread's transport, which is opened where there is none. Before cuInit CUDA has no calls.
 fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
@@ -39,22 +75,32 @@ fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) ->
     if callback::runs() {
         return Err(CUDA_ERROR_NOT_PERMITTED);
     }
-    THREAD
-        .try_with(|thread| {
-            // A call within a call: from a transport, which is no way to go on.
-            let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
-            if thread.is_none() {
-                *thread = Some(open().map_err(|_| GONE)?);
-            }
-            let open = thread.as_mut().filter(|thread| !thread.lost);
-            open.map_or(Err(GONE), body)
-        })
+    let mut body = Some(body);
+    let mut on = |thread: &RefCell<Option<Thread>>| {
+        // A call within a call: from a transport, which is no way to go on.
+        let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
+        if thread.is_none() {
+            *thread = Some(open().map_err(|_| gone())?);
+        }
+        let open = thread.as_mut().filter(|thread| !thread.lost);
+        let body = body.take().filter(|_| open.is_some());
+        let outcome = open.zip(body).map_or(Err(GONE), |(thread, body)| body(thread));
+        outcome.map_err(|code| if code == GONE { gone() } else { code })
+    };
+    match THREAD.try_with(|thread| on(&thread.0)) {
+        Ok(outcome) => outcome,
+        Err(_) if is_first() => on(&LAST.0),
         // The thread is ending.
-        .unwrap_or(Err(CUDA_ERROR_DEINITIALIZED))
+        Err(_) => Err(CUDA_ERROR_DEINITIALIZED),
+    }
 }
 
 fn open() -> Result<Thread, Lost> {
     let client = client().ok_or(Lost)?;
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    if ![0, own].contains(&CONNECTED.load(Ordering::Relaxed)) {
+        return Err(Lost);
+    }
     let number = client.threads.fetch_add(1, Ordering::Relaxed);
     let mut transport = client.connector.open(number)?;
     let capacity = transport.capacity();
@@ -80,6 +126,7 @@ fn open() -> Result<Thread, Lost> {
     if theirs.version != VERSION || theirs.thread != number {
         return Err(Lost);
     }
+    CONNECTED.store(own, Ordering::Relaxed);
     let capacity = capacity.min(theirs.capacity as usize);
     let mut thread = Thread {
         transport,

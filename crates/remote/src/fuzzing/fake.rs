@@ -218,6 +218,7 @@ pub static FAKE: Table = Table {
     cuMemcpyDtoH_v2_ptds: from_device,
     cuMemcpyDtoHAsync_v2: from_device_async,
     cuMemcpyDtoHAsync_v2_ptsz: from_device_async,
+    cuMemFree_v2: free,
     cuMemHostRegister_v2: register,
     cuMemHostUnregister: unregister,
     cuMemHostGetDevicePointer_v2: device_pointer,
@@ -360,6 +361,15 @@ unsafe extern "C-unwind" fn from_device_async(
     known(stream.bits(), "cuMemcpyDtoHAsync");
     // SAFETY: as above.
     unsafe { from_device(to, from, bytes) }
+}
+
+unsafe extern "C-unwind" fn free(address: CUdeviceptr) -> CUresult {
+    within(address, "cuMemFree");
+    if refuses() {
+        CUDA_ERROR_OUT_OF_MEMORY
+    } else {
+        CUDA_SUCCESS
+    }
 }
 
 unsafe extern "C-unwind" fn register(host: *mut c_void, bytes: usize, _: u32) -> CUresult {

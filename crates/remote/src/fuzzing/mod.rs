@@ -23,6 +23,10 @@ pub const QUOTA: Quota = Quota {
     pinned: 1 << 15,
     // An input that waits would wait for ever.
     callbacks: 0,
+    queued: 8,
+    modules: 16,
+    images: 1 << 16,
+    nodes: 32,
 };
 
 /// What an input did.

@@ -5,17 +5,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use divvy_ring::doorbell::Futex;
-use divvy_ring::{Backing, Client, Peer, Region};
+use divvy_ring::{Backing, Client, Peer, Region, RingError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, getpid, test_kill_process};
 
+use super::wake::Wake;
 use super::{handshake, peer};
 use crate::{Connector, Lost, Transport};
 
 /// A worker that does not greet within this time is none.
 const GREETING_TIME: Duration = Duration::from_secs(10);
+
+/// How often a channel is asked for where none is free, a millisecond apart.
+const CHANNEL_TRIES: u32 = 30;
 
 /// Connects to the worker behind a socket, when the first thread makes its first call.
 #[derive(Debug)]
@@ -29,6 +32,7 @@ pub struct LocalConnector {
 #[derive(Debug)]
 struct Connection {
     region: Region,
+    wake: Wake,
     socket: Socket,
 }
 
@@ -128,10 +132,12 @@ impl LocalConnector {
     fn greeted(socket: OwnedFd) -> Result<Connection, Errno> {
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(GREETING_TIME))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(GREETING_TIME))?;
-        let region = handshake::greeted(socket.as_fd())?;
-        let region = Region::attach(region.as_fd(), Backing::Sealed).map_err(|_| Errno::PROTO)?;
+        let (region, at) = handshake::greeted(socket.as_fd())?;
+        let backing = at.map_or(Backing::Sealed, Backing::File);
+        let region = Region::attach(region.as_fd(), backing).map_err(|_| Errno::PROTO)?;
         Ok(Connection {
             region,
+            wake: Wake::of(at.is_some()),
             socket: Socket::new(socket)?,
         })
     }
@@ -140,9 +146,18 @@ impl LocalConnector {
 impl Connector for LocalConnector {
     fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, Lost> {
         let connection = self.connection().map_err(|_| Lost)?;
-        let look = Arc::clone(&connection);
-        let peer = Peer::new(Futex, move || look.socket.is_open());
-        let client = connection.region.client(peer).map_err(|_| Lost)?;
+        let mut tries = 0;
+        let client = loop {
+            let look = Arc::clone(&connection);
+            let wake = connection.wake;
+            let peer = Peer::new(wake, move || look.socket.is_open()).with(wake.limits());
+            match connection.region.client(peer) {
+                // Those of threads that ended without a word were just given back, and the worker frees them.
+                Err(RingError::NoChannel) if tries < CHANNEL_TRIES => tries += 1,
+                client => break client.map_err(|_| Lost)?,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
         let socket = connection.socket.get().ok_or(Lost)?;
         handshake::announce(socket, client.channel()).map_err(|_| Lost)?;
         let capacity = connection.region.shape().message_bytes as usize;
@@ -156,7 +171,7 @@ impl Connector for LocalConnector {
 
 /// A thread's ring.
 struct Ring {
-    client: Client<Futex>,
+    client: Client<Wake>,
     capacity: usize,
 }
 

@@ -12,11 +12,15 @@
 //!
 //! Each process of a tenant has a worker process of its own, as each has a context of its own on a device that it has
 //! itself. So the end of the one is the end of the other, whatever killed it.
+//!
+//! A program in a virtual machine has its region in memory that the machine shares with its host. The host's relay brings
+//! the worker that memory. The two sides cannot wake each other there, and nap: see docs/adr/0049.
 
 pub mod connector;
 pub mod handshake;
 mod peer;
 pub mod serve;
+mod wake;
 
 pub use connector::LocalConnector;
 pub use serve::serve;

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use divvy_ring::doorbell::Futex;
 use divvy_ring::{Peer, Region, RingError, Shape};
 use rustix::io::Errno;
 
 use super::CHANNELS;
-use super::handshake::{self, is_open};
+use super::handshake::{self, Heard, is_open};
+use super::wake::Wake;
 use crate::server::Server;
 
 /// Why a connection ended.
@@ -33,20 +33,44 @@ pub fn serve(socket: BorrowedFd<'static>, server: &Arc<Server>, ended: fn(End) -
 }
 
 fn listen(socket: BorrowedFd<'static>, server: &Arc<Server>, ended: fn(End) -> !) -> Result<(), Errno> {
+    let message = server.quota().message as u32;
     let shape = Shape {
         channels: CHANNELS,
-        message_bytes: server.quota().message as u32,
+        message_bytes: message,
         data_bytes: server.quota().area,
         ..Shape::default()
     };
-    let (region, fd) = Region::create(&shape).map_err(|_| Errno::NOMEM)?;
-    server.share(&region);
-    handshake::greet(socket, fd.as_fd())?;
+    let (mut region, fd) = Region::create(&shape).map_err(|_| Errno::NOMEM)?;
+    handshake::greet(socket, fd.as_fd(), None)?;
     drop(fd);
-    while let Some(channel) = handshake::announced(socket)? {
+    // The region is chosen once: by memory that is brought, or by the first channel.
+    let mut wake = None;
+    while let Some(heard) = handshake::heard(socket)? {
+        let channel = match heard {
+            Heard::Ask => {
+                handshake::report(socket, server.traffic())?;
+                continue;
+            }
+            Heard::Memory(memory, part) if wake.is_none() => {
+                let shape = Shape::within(part.bytes, message).ok_or(Errno::PROTO)?;
+                region =
+                    Region::create_in_sealed(memory.as_fd(), part.at, &shape).map_err(|_| Errno::PROTO)?;
+                server.share_within(&region, part.pinned);
+                wake = Some(Wake::of(true));
+                handshake::agree(socket)?;
+                continue;
+            }
+            Heard::Memory(..) => return Err(Errno::PROTO),
+            Heard::Channel(channel) => channel,
+        };
+        let wake = *wake.get_or_insert_with(|| {
+            server.share(&region);
+            Wake::of(false)
+        });
+        let peer = Peer::new(wake, move || is_open(socket)).with(wake.limits());
         // A channel that is served already has a new thread of the program: its own thread here sees that.
-        let Some(ring) = region.server(channel, Peer::new(Futex, move || is_open(socket))) else {
-            if channel < CHANNELS {
+        let Some(ring) = region.server(channel, peer) else {
+            if channel < region.shape().channels {
                 continue;
             }
             return Err(Errno::PROTO);
@@ -61,7 +85,7 @@ fn listen(socket: BorrowedFd<'static>, server: &Arc<Server>, ended: fn(End) -> !
 
 /// Serves the threads that have a channel, one after the other.
 fn serve_channel(
-    mut ring: divvy_ring::Server<Futex>,
+    mut ring: divvy_ring::Server<Wake>,
     server: &Arc<Server>,
     socket: BorrowedFd<'static>,
     ended: fn(End) -> !,

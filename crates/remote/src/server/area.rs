@@ -16,6 +16,8 @@ use super::{Call, Stop};
 /// The area.
 pub struct Area {
     region: Region,
+    /// So many bytes may be pinned at once.
+    pub most_pinned: u64,
     pinned: Mutex<BTreeMap<u64, Pinned>>,
 }
 
@@ -29,10 +31,11 @@ pub struct Pinned {
 }
 
 impl Area {
-    /// The data area of a region.
-    pub fn new(region: Region) -> Self {
+    /// The data area of a region, of which so many bytes may be pinned.
+    pub fn new(region: Region, most_pinned: u64) -> Self {
         Self {
             region,
+            most_pinned,
             pinned: Mutex::default(),
         }
     }
@@ -85,9 +88,14 @@ pub struct Traffic {
 impl Traffic {
     /// How often each byte was copied, on average.
     pub fn copies_per_byte(&self) -> f64 {
-        let copies = 4 * self.inline + 2 * self.staged + self.shared;
-        let bytes = self.inline + self.staged + self.shared + self.bypass;
-        copies as f64 / bytes.max(1) as f64
+        let copies = 4.0 * self.inline as f64 + 2.0 * self.staged as f64 + self.shared as f64;
+        copies / self.bytes().max(1) as f64
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> u64 {
+        let paths = [self.inline, self.staged, self.shared, self.bypass];
+        paths.into_iter().fold(0, u64::saturating_add)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Arguments on the server's side, one function for each role: from the message to what the driver is given, and back.
 
-use divvy_abi::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
+use divvy_abi::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY};
 
 use super::arena::{Arena, Spot};
+use super::held::is_of_graphs;
 use super::{Call, Stop};
 use crate::handle::{Id, Kind};
 
@@ -143,8 +144,33 @@ impl Call<'_> {
     /// An object in use.
     pub fn handle(&mut self, kind: Kind) -> Result<Used, Stop> {
         let bits = self.message.plain()?;
-        let real = self.server.tables().objects.real(kind, bits)?;
+        let real = self.real(kind, bits)?;
         Ok(Used { bits, real })
+    }
+
+    /// The driver's handle for an object, which no other thread's call destroys until this call is over.
+    pub fn real(&mut self, kind: Kind, bits: u64) -> Result<u64, Stop> {
+        if matches!(kind, Kind::Graph | Kind::GraphNode | Kind::GraphExec) && self.graphs.is_none() {
+            self.graphs = Some(self.server.graphs());
+        }
+        let (real, used) = self.server.tables().objects.real(kind, bits)?;
+        self.uses.extend(used);
+        if kind == Kind::Graph {
+            self.graph = Some(real);
+        }
+        Ok(real)
+    }
+
+    /// This call destroys an object that it has found: no other call finds it from now on, and those that use it are
+    /// waited for.
+    ///
+    /// # Errors
+    /// Another thread's call destroys it, or has done so.
+    pub fn begin_end(&mut self, id: Id) -> Result<(), Stop> {
+        let uses = self.server.tables().objects.begin_end(id);
+        // A call names what it destroys once.
+        uses.ok_or(Stop::Code(CUDA_ERROR_INVALID_HANDLE))?.wait(1);
+        Ok(())
     }
 
     /// Several.
@@ -157,10 +183,9 @@ impl Call<'_> {
         let (places, _) = self.arena.bytes_mut(spot).as_chunks_mut();
         let tables = self.server.tables();
         for (name, place) in names.iter().zip(places) {
-            *place = tables
-                .objects
-                .real(kind, u64::from_le_bytes(*name))?
-                .to_le_bytes();
+            let (real, used) = tables.objects.real(kind, u64::from_le_bytes(*name))?;
+            self.uses.extend(used);
+            *place = real.to_le_bytes();
         }
         Ok(spot)
     }
@@ -179,7 +204,13 @@ impl Call<'_> {
         if !tables.objects.is_free(kind, id) {
             return Err(Stop::Malformed);
         }
-        if !tables.objects.has_room() {
+        let quota = self.server.quota;
+        let has_room = match kind {
+            Kind::Module | Kind::Library | Kind::Linker => tables.objects.modules() < quota.modules,
+            kind if is_of_graphs(kind) => tables.weights.nodes < quota.nodes,
+            _ => true,
+        };
+        if !has_room || !tables.objects.has_room() {
             return Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY));
         }
         let spot = self.arena.zeros(8)?;
@@ -190,7 +221,10 @@ impl Call<'_> {
     pub fn enter(&mut self, made: Made, parent: Option<Id>) {
         let real = self.arena.word(made.spot);
         if let Some(id) = made.id.filter(|_| real != 0) {
-            self.server.tables().insert(id, real, parent);
+            let nodes = self.nodes_of_new(id.kind(), real);
+            let mut tables = self.server.tables();
+            tables.insert(id, real, parent);
+            tables.weights.add(id, nodes);
         }
     }
 

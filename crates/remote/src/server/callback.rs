@@ -2,6 +2,7 @@
 //! program's own. Work on the device goes on when that has returned.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::*;
@@ -16,6 +17,8 @@ use crate::wire::by_hand::{CALLBACK_DESTROY, CALLBACK_FUNCTION, CALLBACK_STREAM,
 pub struct Callbacks {
     state: Mutex<State>,
     changed: Condvar,
+    /// Functions that are called once, and were not called yet.
+    queued: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -80,6 +83,14 @@ impl Callbacks {
     }
 }
 
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.once {
+            self.callbacks.queued.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// # Safety
 /// `data` is a [`Target`] that the driver below was given. One that is called once is not used after this.
 unsafe fn called(data: *mut c_void, status: u32) {
@@ -109,9 +120,14 @@ unsafe extern "C" fn stream_callback(_: CUstream, status: CUresult, data: *mut c
 
 impl Call<'_> {
     /// The program's function in the form that the driver below calls, once.
-    fn once(&self, kind: u8, function: u64, data: u64, stream: u64) -> *mut Target {
-        Box::into_raw(Box::new(Target {
-            callbacks: Arc::clone(&self.server.callbacks),
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` where as many wait as may.
+    fn once(&self, kind: u8, function: u64, data: u64, stream: u64) -> Result<*mut Target, Stop> {
+        let callbacks = &self.server.callbacks;
+        let queued = callbacks.queued.fetch_add(1, Ordering::Relaxed);
+        let target = Box::new(Target {
+            callbacks: Arc::clone(callbacks),
             facts: Facts {
                 kind,
                 function,
@@ -119,7 +135,11 @@ impl Call<'_> {
                 stream,
             },
             once: true,
-        }))
+        });
+        match queued < self.server.quota.queued {
+            true => Ok(Box::into_raw(target)),
+            false => Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY)),
+        }
     }
 
     /// The same, for a graph: any number of times.
@@ -188,7 +208,7 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let captured = status != CU_STREAM_CAPTURE_STATUS_NONE;
     let target = match captured {
         true => call.kept(kind, program, data, bits)?,
-        false => call.once(kind, program, data, bits),
+        false => call.once(kind, program, data, bits)?,
     };
     // SAFETY: the driver below calls our function with the target, which lives until then.
     let code = unsafe {
@@ -256,7 +276,7 @@ pub fn user_object(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     if kind != CALLBACK_DESTROY || made.id().is_none() {
         return Err(Malformed.into());
     }
-    let target = call.once(kind, program, data, 0);
+    let target = call.once(kind, program, data, 0)?;
     let to = made.spot.pointer(call.arena.base());
     // SAFETY: the driver writes one handle to the arena, and calls our function with the target once.
     let code =

@@ -66,7 +66,7 @@ impl Side {
         last_row.checked_mul(pitch)?.checked_add(row_end)
     }
 
-    fn checked(self, call: &Call<'_>, size: [u64; 3]) -> Result<Checked, Stop> {
+    fn checked(self, call: &mut Call<'_>, size: [u64; 3]) -> Result<Checked, Stop> {
         let none = std::ptr::null_mut();
         let mut checked = Checked {
             kind: CU_MEMORYTYPE_DEVICE,
@@ -90,7 +90,7 @@ impl Side {
                 checked.kind = CU_MEMORYTYPE_HOST;
             }
             PLACE_ARRAY => {
-                let array = call.server.tables().objects.real(Kind::Array, side.word)?;
+                let array = call.real(Kind::Array, side.word)?;
                 checked.array = Word::from_bits(array);
                 checked.kind = CU_MEMORYTYPE_ARRAY;
             }

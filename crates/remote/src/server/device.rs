@@ -1,4 +1,4 @@
-//! A device's attributes, all in one answer.
+//! The devices, and a device's attributes, all in one answer.
 
 use divvy_abi::*;
 

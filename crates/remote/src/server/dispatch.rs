@@ -206,10 +206,8 @@ macro_rules! settle {
 /// Before the call: an object that it destroys is no other call's any more.
 macro_rules! begin {
     ($call:ident destroy $p:ident) => {
-        if let Some(id) = $p.id()
-            && !$call.server.tables().objects.begin_end(id)
-        {
-            return Ok(CUDA_ERROR_INVALID_HANDLE);
+        if let Some(id) = $p.id() {
+            $call.begin_end(id)?;
         }
     };
     ($call:ident $role:ident $p:ident) => {};
@@ -247,11 +245,9 @@ macro_rules! dispatch {
                 $(begin!(call $role $p);)*
                 #[allow(unused_variables)]
                 let base = call.arena.base();
-                // A client may destroy on one thread what it uses on another. The driver's own callers can do so too, and
-                // the driver checks its handles then as it does for them.
                 // SAFETY: each pointer is null or one to the arena, which is this call's alone, with as many bytes as the
-                // roles say. Handles came from the driver and were not destroyed when they were looked up. Addresses lie in
-                // memory that the driver gave.
+                // roles say. Handles came from the driver, and a call that destroys one waits for this call. Addresses lie
+                // in memory that the driver gave.
                 let code = unsafe { (call.driver.$name)($(pass!($role $p base)),*) };
                 if code == CUDA_SUCCESS {
                     $(settle!(call $role $p $of, $needs);)*

@@ -8,6 +8,7 @@ use divvy_abi::*;
 use super::arguments::Used;
 use super::{Call, Server, Stop, module};
 use crate::handle::{Id, Kind};
+use crate::image;
 use crate::wire::Writer;
 
 /// The linkers of a connection.
@@ -98,6 +99,8 @@ pub fn add(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     call.message.end()?;
     let mut image = std::mem::take(call.upload);
     let length = image.len();
+    let bytes = image::decompressed(&image);
+    let loading = call.loading(bytes)?;
     // A text ends with a zero, whatever its sender said.
     image.extend_from_slice(&[0; 16]);
     let name = name.pointer(call.arena.base());
@@ -119,6 +122,10 @@ pub fn add(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             values.as_mut_ptr(),
         )
     };
+    drop(loading);
+    if let Some(id) = linker.id().filter(|_| code == CUDA_SUCCESS) {
+        call.server.tables().weights.add(id, bytes);
+    }
     put_logs(&mut call.answer, linking);
     Ok(code)
 }

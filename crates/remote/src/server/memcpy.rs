@@ -143,6 +143,18 @@ pub fn is_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     Ok(CUDA_SUCCESS)
 }
 
+/// Frees device memory, at whose beginning the address lies.
+pub fn free(call: &mut Call<'_>) -> Result<CUresult, Stop> {
+    let address = call.beginning()?;
+    call.message.end()?;
+    // SAFETY: the memory is the program's, or the address is null.
+    let code = unsafe { (call.driver.cuMemFree_v2)(address) };
+    if code == CUDA_SUCCESS {
+        call.server.tables().ranges.remove(address);
+    }
+    Ok(code)
+}
+
 fn waited(code: CUresult, wait: impl FnOnce() -> CUresult) -> CUresult {
     if code == CUDA_SUCCESS { wait() } else { code }
 }

@@ -13,6 +13,7 @@ mod callback;
 mod copy3d;
 mod device;
 mod dispatch;
+mod held;
 mod launch;
 mod link;
 mod memcpy;
@@ -36,6 +37,7 @@ use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION,
 pub use area::Traffic;
 use area::{Area, Counters};
 use arena::Arena;
+use held::Held;
 use objects::Objects;
 use ranges::Ranges;
 
@@ -54,6 +56,14 @@ pub struct Quota {
     pub pinned: u64,
     /// Threads of the program that wait for functions which the device's work calls.
     pub callbacks: usize,
+    /// Functions of the program that the device's work has still to call.
+    pub queued: usize,
+    /// Modules, libraries and linkers together.
+    pub modules: usize,
+    /// Bytes of the images of all of these, each counted as it is when it is decompressed.
+    pub images: u64,
+    /// Nodes of graphs, those of copies included.
+    pub nodes: u64,
 }
 
 impl Default for Quota {
@@ -65,6 +75,10 @@ impl Default for Quota {
             area: 1 << 36,
             pinned: 1 << 34,
             callbacks: 1,
+            queued: 1 << 16,
+            modules: 1 << 14,
+            images: 1 << 32,
+            nodes: 1 << 20,
         }
     }
 }
@@ -106,6 +120,8 @@ struct Tables {
     primary: HashMap<CUdevice, u64>,
     /// Where the parameters of functions lie.
     layouts: HashMap<Id, Arc<launch::Layout>>,
+    /// What objects take beside their place in the table.
+    weights: held::Weights,
 }
 
 impl Tables {
@@ -128,6 +144,7 @@ impl Tables {
         self.ranges.remove_of(&gone);
         for id in gone {
             self.layouts.remove(&id);
+            self.weights.remove(id);
         }
     }
 }
@@ -139,9 +156,12 @@ pub struct Server {
     tables: Mutex<Tables>,
     /// What linkers need. It is held for a whole call: the driver uses a linker's memory in each of its calls.
     linkers: Mutex<link::Linkers>,
+    /// Held for a whole call that uses a graph: the driver's graphs are for one thread at a time.
+    graphs: Mutex<()>,
     /// The memory that is shared with the program.
     area: OnceLock<Area>,
     traffic: Counters,
+    held: Held,
     callbacks: Arc<callback::Callbacks>,
     /// Told of the id of each call that is not known.
     unknown: fn(u32),
@@ -167,10 +187,13 @@ impl Server {
                 ranges: Ranges::default(),
                 primary: HashMap::new(),
                 layouts: HashMap::new(),
+                weights: held::Weights::default(),
             }),
             linkers: Mutex::default(),
+            graphs: Mutex::default(),
             area: OnceLock::new(),
             traffic: Counters::default(),
+            held: Held::default(),
             callbacks: Arc::default(),
             unknown,
         })
@@ -178,7 +201,13 @@ impl Server {
 
     /// Serves calls that name memory of this region's data area too. Only the first region counts.
     pub fn share(&self, region: &Region) {
-        let _first = self.area.set(Area::new(region.clone()));
+        self.share_within(region, u64::MAX);
+    }
+
+    /// The same, and no more than `pinned` bytes of it are pinned, whatever the quota allows.
+    pub fn share_within(&self, region: &Region, pinned: u64) {
+        let pinned = pinned.min(self.quota.pinned);
+        let _first = self.area.set(Area::new(region.clone(), pinned));
     }
 
     /// Bytes that were copied between the program's memory and the device's until now, by path.
@@ -197,6 +226,7 @@ impl Server {
             arena: Arena::new(2 * self.quota.message),
             answer: vec![0; self.quota.message],
             upload: Vec::new(),
+            uses: Vec::new(),
         }
     }
 
@@ -205,10 +235,20 @@ impl Server {
         self.quota
     }
 
+    /// Bytes of images that were sent and not loaded yet, bytes of those that are loaded, and nodes of graphs.
+    pub fn loads(&self) -> (u64, u64, u64) {
+        let tables = self.tables();
+        (self.held.in_flight(), tables.weights.images, tables.weights.nodes)
+    }
+
     /// How many objects and ranges of memory the program has.
     pub fn held(&self) -> (usize, usize) {
         let tables = self.tables();
         (tables.objects.len(), tables.ranges.len())
+    }
+
+    fn graphs(&self) -> MutexGuard<'_, ()> {
+        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -230,6 +270,8 @@ pub struct Session {
     answer: Vec<u8>,
     /// The image that is being sent.
     upload: Vec<u8>,
+    /// The objects that the present call uses.
+    uses: Vec<objects::Use>,
 }
 
 /// A call that is being made.
@@ -240,6 +282,11 @@ struct Call<'a> {
     arena: &'a mut Arena,
     answer: Writer<'a>,
     upload: &'a mut Vec<u8>,
+    uses: &'a mut Vec<objects::Use>,
+    /// Held by a call that uses a graph.
+    graphs: Option<MutexGuard<'a, ()>>,
+    /// The graph that it uses: the last one, where there are several.
+    graph: Option<u64>,
 }
 
 /// Where an answer's own part begins: behind the header, the code, and the late code.
@@ -266,21 +313,30 @@ impl Session {
         }
         self.next += 1;
         self.arena.clear();
-        let mut call = Call {
-            driver: self.server.driver,
-            server: &self.server,
-            message: body,
-            arena: &mut self.arena,
-            answer: Writer::new(&mut self.answer[ANSWER_BYTES..]),
-            upload: &mut self.upload,
+        let before = self.upload.len() as u64;
+        let (outcome, body) = {
+            let mut call = Call {
+                driver: self.server.driver,
+                server: &self.server,
+                message: body,
+                arena: &mut self.arena,
+                answer: Writer::new(&mut self.answer[ANSWER_BYTES..]),
+                upload: &mut self.upload,
+                uses: &mut self.uses,
+                graphs: None,
+                graph: None,
+            };
+            (call.make(header.id), call.answer.finish())
         };
-        let outcome = call.make(header.id);
+        // The call is over: another thread's may destroy what it used.
+        self.uses.clear();
+        self.server.held.changed(before, self.upload.len() as u64);
         let code = match outcome {
             Ok(code) | Err(Stop::Code(code)) => code,
             Err(Stop::Malformed) => return Err(Malformed),
         };
         // A result that does not fit is one that the client did not leave room for.
-        let body = call.answer.finish().map_err(|_| Malformed)?;
+        let body = body.map_err(|_| Malformed)?;
         if header.sort == Sort::Submit {
             if self.late == CUDA_SUCCESS {
                 self.late = code;
@@ -317,6 +373,12 @@ impl Session {
         let answer = Hello::ours(hello.thread, self.server.quota.message as u32).encode();
         self.answer[..answer.len()].copy_from_slice(&answer);
         Ok(&self.answer[..answer.len()])
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.server.held.changed(self.upload.len() as u64, 0);
     }
 }
 
@@ -375,6 +437,7 @@ impl Call<'_> {
             by_hand::SET_ATTRIBUTE => launch::set_attribute(self),
             by_hand::NAME => names::name(self),
             by_hand::CAPTURE => names::capture(self),
+            by_hand::FREE => memcpy::free(self),
             by_hand::PIN => pinned::pin(self),
             by_hand::UNPIN => pinned::unpin(self),
             by_hand::SET_CURRENT => primary::set_current(self),

@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use divvy_abi::*;
 
-use super::arguments::Used;
+use super::arguments::{Made, Used};
 use super::{Call, Stop, launch};
 use crate::handle::{Id, Kind, Word};
 use crate::image;
@@ -16,15 +16,16 @@ const MOST_OPTIONS: usize = 32;
 pub fn upload(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let at: u64 = call.message.plain()?;
     if at == 0 {
-        call.upload.clear();
+        *call.upload = Vec::new();
     }
     let part = call.message.rest();
     if at != call.upload.len() as u64 {
         return Err(Stop::Malformed);
     }
-    // It grows by what has come, never by what was announced.
-    if call.upload.len() + part.len() > call.server.quota.image {
-        call.upload.clear();
+    // It grows by what has come, never by what was announced. The images of all threads together are bounded.
+    let others = call.server.held.in_flight() as usize;
+    if others + part.len() > call.server.quota.image {
+        *call.upload = Vec::new();
         return Ok(CUDA_ERROR_OUT_OF_MEMORY);
     }
     call.upload.extend_from_slice(part);
@@ -49,8 +50,10 @@ pub fn load(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let (mut keys, mut values) = options(call)?;
     call.message.end()?;
     let image = taken(call)?;
+    let bytes = image::decompressed(&image);
     let context = call.current();
     let to = made.spot.pointer(call.arena.base());
+    let loading = call.loading(bytes)?;
     // SAFETY: the image was measured, and is as long as its own parts say; the lists have as many entries as is said;
     // the driver writes one handle to the arena.
     let code = unsafe {
@@ -63,10 +66,15 @@ pub fn load(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             values.as_mut_ptr(),
         )
     };
+    drop(loading);
     if code == CUDA_SUCCESS {
         call.enter(made, context);
-        let module = call.arena.word(made.spot);
-        tell_functions(call, made.id(), module);
+        call.weigh(made, bytes);
+        // Another thread may unload it at once: the client chose its name.
+        let held = made.id().map(|id| call.real(Kind::Module, id.bits()));
+        if let Some(Ok(module)) = held {
+            tell_functions(call, made.id(), module);
+        }
     }
     Ok(code)
 }
@@ -164,7 +172,9 @@ pub fn load_library(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let (mut keys, mut values) = options(call)?;
     call.message.end()?;
     let image = taken(call)?;
+    let bytes = image::decompressed(&image);
     let to = made.spot.pointer(call.arena.base());
+    let loading = call.loading(bytes)?;
     let (none, nothing) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: as above. Without the option that the image stays, the driver makes a copy of it.
     let code = unsafe {
@@ -172,10 +182,21 @@ pub fn load_library(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
         (call.driver.cuLibraryLoadData)(to, image.as_ptr().cast(), keys, values, count, none, nothing, 0)
     };
+    drop(loading);
     if code == CUDA_SUCCESS {
         call.enter(made, None);
+        call.weigh(made, bytes);
     }
     Ok(code)
+}
+
+impl Call<'_> {
+    /// An object that was made holds so many bytes of an image.
+    pub fn weigh(&self, made: Made, bytes: u64) {
+        if let Some(id) = made.id() {
+            self.server.tables().weights.add(id, bytes);
+        }
+    }
 }
 
 type Options = (Vec<CUjit_option>, Vec<*mut c_void>);

@@ -280,11 +280,7 @@ fn get_kernel(call: &mut Call<'_>, node: CUgraphNode) -> Result<CUresult, Stop> 
         call.answer.plain(number);
     }
     let function = if names[0] == 0 { names[1] } else { names[0] };
-    let real = if names[0] == 0 {
-        p.kern.bits()
-    } else {
-        p.func.bits()
-    };
+    let real = call.real(Kind::Function, function)?;
     let layout = launch::of(call, Used::new(function, real))?;
     let mut values = vec![0_u8; layout.bytes()];
     for (at, (offset, size)) in layout.0.iter().enumerate() {

@@ -34,7 +34,7 @@ pub fn pin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         .map(|part| part.bytes)
         .sum();
     let mut device = 0;
-    if held + bytes <= call.server.quota.pinned {
+    if held + bytes <= area.most_pinned {
         // SAFETY: the range is of the data area, which stays mapped as long as this process lives.
         let code = unsafe { registered(call.driver, address, bytes as usize, flags, &mut device) };
         match code {

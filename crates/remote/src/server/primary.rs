@@ -3,7 +3,7 @@
 use divvy_abi::*;
 
 use super::{Call, Stop};
-use crate::handle::{Kind, Word};
+use crate::handle::{Id, Kind, Word};
 
 /// Makes a context the current one: its name, or null.
 pub fn set_current(call: &mut Call<'_>) -> Result<CUresult, Stop> {
@@ -42,14 +42,17 @@ pub fn release(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         return Ok(CUDA_ERROR_INVALID_CONTEXT);
     }
     let context = (references == 1).then(|| context(call, device)).flatten();
+    quiet(call, context)?;
     // SAFETY: the program has a reference, and it is given back.
     let code = unsafe { (call.driver.cuDevicePrimaryCtxRelease_v2)(device) };
+    let mut tables = call.server.tables();
     if code == CUDA_SUCCESS {
-        let mut tables = call.server.tables();
         tables.primary.insert(device, references - 1);
         if let Some(id) = context {
             tables.remove(id);
         }
+    } else if let Some(id) = context {
+        tables.objects.keep(id);
     }
     Ok(code)
 }
@@ -58,16 +61,29 @@ pub fn reset(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let device: CUdevice = call.message.plain()?;
     call.message.end()?;
     let context = context(call, device);
+    quiet(call, context)?;
     // SAFETY: it takes a number.
     let code = unsafe { (call.driver.cuDevicePrimaryCtxReset_v2)(device) };
-    if let Some(id) = context.filter(|_| code == CUDA_SUCCESS) {
-        call.server.tables().remove(id);
+    if let Some(id) = context {
+        let mut tables = call.server.tables();
+        match code {
+            CUDA_SUCCESS => tables.remove(id),
+            _ => tables.objects.keep(id),
+        }
     }
     Ok(code)
 }
 
+/// Waits for the calls that use a context which this one ends, or anything in it.
+fn quiet(call: &Call<'_>, context: Option<Id>) -> Result<(), Stop> {
+    let Some(id) = context else { return Ok(()) };
+    let uses = call.server.tables().objects.begin_end(id);
+    uses.ok_or(Stop::Code(CUDA_ERROR_INVALID_CONTEXT))?.wait(0);
+    Ok(())
+}
+
 /// The name of a device's primary context, where it is there.
-fn context(call: &Call<'_>, device: CUdevice) -> Option<crate::handle::Id> {
+fn context(call: &Call<'_>, device: CUdevice) -> Option<Id> {
     let (mut flags, mut active) = (0, 0);
     // SAFETY: the driver writes two numbers to memory of ours.
     unsafe { (call.driver.cuDevicePrimaryCtxGetState)(device, &raw mut flags, &raw mut active) };

@@ -7,7 +7,7 @@ use super::{Call, Stop, device};
 /// So many devices are told of: more than a machine has.
 const MOST_DEVICES: i32 = 1024;
 
-/// Initialises the driver. The answer is whether its version is known, the version, and on success the devices, then a
+/// Initialises the driver. The answer is whether its version is known, the version, and on success the devices, their UUIDs, then a
 /// mark, the device and its attributes for each device that there is room for, and the mark that no more follow.
 pub fn start(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     call.message.end()?;
@@ -37,12 +37,18 @@ pub fn start(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         }
         devices.push(device);
     }
-    if devices.len() * size_of::<CUdevice>() + 8 > call.answer.left() {
+    if devices.len() * (size_of::<CUdevice>() + size_of::<CUuuid>()) + 8 > call.answer.left() {
         return Err(Stop::TOO_LARGE);
     }
     call.answer.count(Some(devices.len()));
     for device in &devices {
         call.answer.plain(*device);
+    }
+    for device in &devices {
+        let mut uuid = CUuuid::default();
+        // SAFETY: the driver writes a UUID to memory of ours. One that it does not tell is zeros.
+        unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, *device) };
+        call.answer.plain(uuid);
     }
     for device in devices {
         // What is not told now is asked for when the program wants it.

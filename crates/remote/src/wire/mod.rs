@@ -67,7 +67,7 @@ pub mod by_hand {
 
     ids! {
         /// Initialises the driver, and tells what programs ask first.
-        START "start/1";
+        START "start/2";
         /// A part of an image that is about to be loaded.
         UPLOAD "image.upload/1";
         /// Loads the image that was uploaded as a module.
@@ -136,6 +136,8 @@ pub mod by_hand {
         COPY "memory.copy/1";
         /// Which of these addresses lie in device memory of the program.
         IS_DEVICE "memory.is-device/1";
+        /// Frees device memory.
+        FREE "memory.free/1";
         /// Makes a part of the data area pinned memory.
         PIN "host.pin/1";
         /// Ends that.

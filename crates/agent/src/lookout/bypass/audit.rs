@@ -22,6 +22,7 @@ use crate::life::members::Members;
 use crate::lookout::audit::MemoryAudit;
 use crate::start::rundir::RunDir;
 use crate::state::Shared;
+use crate::system::privilege;
 use crate::system::procs;
 use crate::system::watched::Watched;
 
@@ -287,7 +288,9 @@ impl Auditor {
             let signal = if first { Signal::TERM } else { Signal::KILL };
             // The process may have ended by itself meanwhile.
             if let Some(pinned) = Watched::again(pid, process.began)
-                && (process.in_container || procs::owner(pid) == Some(slice.uid))
+                && (process.in_container
+                    || procs::owner(pid) == Some(slice.uid)
+                    || privilege::may_signal(pid, slice.uid))
             {
                 let _refused = pinned.signal_as(process.in_container, slice.uid, signal);
             }

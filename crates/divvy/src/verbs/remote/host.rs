@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::report::remark;
 
 /// A slice's process that does not answer within this time has no worker to hand over.
-const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+const TIME_LIMIT: Duration = Duration::from_secs(15);
 /// How often a client that waits for its slice is looked after.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -184,7 +184,7 @@ impl Slice {
             let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
             match socket.read(&mut ready) {
                 Ok(1) => {
-                    let _set = socket.set_read_timeout(Some(ANSWER_LIMIT));
+                    let _set = socket.set_read_timeout(Some(TIME_LIMIT));
                     // What the slice's process says from now on is for no client.
                     if let Some(mut said) = self.child.stderr.take() {
                         let _drained =

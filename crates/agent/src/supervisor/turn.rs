@@ -1,0 +1,201 @@
+//! One slice on one device at one look: its memory beside its limit, and its time beside its charge and its share.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use divvy_model::{Bytes, DeviceRecord, OnOveruse, SliceRecord};
+
+use super::Supervisor;
+use super::freezer::Freezer;
+use super::register::{Register, Slices};
+use super::sight::OfSlice;
+use crate::api::events::EventKind;
+use crate::decide::supervise::memory::{self, Memory};
+use crate::decide::supervise::time::{self, Step, Time};
+use crate::leasing::{Charge, monotonic};
+use crate::system::procs;
+
+/// What earlier looks found of a slice on a device.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    pub memory: Memory,
+    pub time: Time,
+    /// It is frozen for its memory, or for its time.
+    pub is_frozen: [bool; 2],
+    /// It was reported that it has too much memory, or time.
+    pub is_told: [bool; 2],
+    /// It was reported that it is not seen.
+    pub is_blind: bool,
+    pub limit: Bytes,
+}
+
+/// One slice on one device at one look.
+pub(super) struct Turn<'a> {
+    pub supervisor: &'a Supervisor,
+    pub record: &'a SliceRecord,
+    pub device: &'a DeviceRecord,
+    pub account: &'a mut Account,
+    pub register: &'a mut Register,
+    pub freezer: &'a mut Freezer,
+    pub slices: &'a Slices<'a>,
+    /// This is the first look of this agent: it made none of the slices.
+    pub is_adopted: bool,
+    /// The slice has ended, and processes of it live.
+    pub has_ended: bool,
+}
+
+impl Turn<'_> {
+    /// Compares its memory with its limit. Returns whether it is beyond that, or frozen for that.
+    pub fn memory(&mut self, seen: &OfSlice) -> bool {
+        let Some(share) = self.record.shares.on(&self.device.uuid) else {
+            return false;
+        };
+        self.note_blind(seen.is_blind);
+        let limit = match self.has_ended {
+            true => Bytes(0),
+            false => Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0)),
+        };
+        if self.is_adopted && share.memory_used_bytes > share.granted() {
+            // An earlier agent resized it to less than its ledger has.
+            let held = seen
+                .held
+                .iter()
+                .fold(0_u64, |sum, (_, held)| sum.saturating_add(held.0));
+            self.account.memory.allow_what_is_held(Bytes(held));
+        }
+        self.account.limit = limit;
+        let processes: Vec<memory::Held> = seen
+            .held
+            .iter()
+            .map(|(id, memory)| memory::Held {
+                id: *id,
+                memory: *memory,
+                accounted: self.accounted(id.pid),
+            })
+            .collect();
+        let context = self.supervisor.settings.limits(self.device).context;
+        let found = self.account.memory.look(&memory::Look {
+            at: monotonic(),
+            limit,
+            accounted: if self.has_ended {
+                Bytes(0)
+            } else {
+                share.memory_used_bytes
+            },
+            context,
+            processes: &processes,
+        });
+        for id in &found.unending {
+            let message = format!(
+                "process {} ({}) was to be ended and is still there: the system does not end it now, or it is another \
+                 user's",
+                id.pid,
+                procs::command(id.pid)
+            );
+            self.tell(EventKind::OveruseReported, Some(*id), message);
+        }
+        if found.beyond.is_zero() {
+            if std::mem::take(&mut self.account.is_frozen[0]) {
+                self.tell(
+                    EventKind::Thawed,
+                    None,
+                    "it holds no more than its limit again".into(),
+                );
+            }
+            self.account.is_told[0] = false;
+        }
+        if let Some(target) = found.end {
+            match self.record.terms.on_overuse {
+                OnOveruse::End => self.end(target, found.beyond, &processes),
+                OnOveruse::Freeze => {
+                    if !self.account.is_frozen[0] {
+                        self.supervisor.freezes.fetch_add(1, Relaxed);
+                        let message = format!(
+                            "its processes hold {} beyond its limit: they stand still until it is larger, or they are ended",
+                            found.beyond
+                        );
+                        self.tell(EventKind::Frozen, None, message);
+                    }
+                    self.freeze(0, seen);
+                }
+                OnOveruse::Report => {
+                    self.report(0, format!("its processes hold {} beyond its limit", found.beyond));
+                }
+            }
+        }
+        !found.beyond.is_zero()
+    }
+
+    /// Compares its time with its charge and its share. Returns whether it is suspected, or in debt.
+    /// `dead` is what is billed to it for processes that have ended, in nanoseconds.
+    pub fn time(&mut self, seen: &OfSlice, dead: u64, charge: Option<&Charge>) -> bool {
+        let Some(charge) = charge else {
+            // It is shared in another way than by leases.
+            self.account.is_frozen[1] = false;
+            self.account.time = Time::default();
+            return false;
+        };
+        let pays = self.account.time.pays();
+        let step = self.account.time.look(&time::Look {
+            at: monotonic(),
+            used: &seen.used,
+            dead,
+            charged: charge.charged,
+            share: charge.share,
+            counts: charge.counts,
+            is_open: charge.is_open,
+        });
+        let on_overuse = self.record.terms.on_overuse;
+        match step {
+            Step::Nothing => {}
+            Step::Thaw => {
+                self.account.is_frozen[1] = false;
+                if !self.account.is_frozen[0] {
+                    self.freezer.release(&self.record.id);
+                }
+            }
+            Step::Freeze(_) | Step::Fails if on_overuse == OnOveruse::Report => {
+                self.report(
+                    1,
+                    "its processes use the device past the gate, beyond its share".into(),
+                );
+            }
+            Step::Freeze(_) => self.freeze(1, seen),
+            Step::Fails if on_overuse == OnOveruse::End && !seen.used.is_empty() => {
+                let using = seen.used.iter().map(|(id, _)| *id).collect();
+                let why = "is ended: it uses the device on and on, though its slice is frozen";
+                self.end_these(using, why);
+            }
+            Step::Fails => self.report(
+                1,
+                "it is frozen, and its processes use the device on and on".into(),
+            ),
+        }
+        // A slice that pays is frozen several times a second: that is told once.
+        match (pays, self.account.time.pays(), step) {
+            (false, true, Step::Freeze(owed)) if on_overuse != OnOveruse::Report => {
+                self.supervisor.freezes.fetch_add(1, Relaxed);
+                let ms = owed / 1_000_000;
+                let message = format!(
+                    "its processes used {ms} ms of the device beyond its share, past the gate: they stand still until that \
+                     is paid back"
+                );
+                self.tell(EventKind::Frozen, None, message);
+            }
+            (true, false, _) => {
+                self.account.is_told[1] = false;
+                if on_overuse != OnOveruse::Report {
+                    let message = "it has paid back the time that it took, and took no more since";
+                    self.tell(EventKind::Thawed, None, message.into());
+                }
+            }
+            _ => {}
+        }
+        self.account.time.is_watched()
+    }
+
+    fn accounted(&self, pid: u32) -> Bytes {
+        let mut processes = self.record.processes.iter();
+        let known = processes.find(|process| process.pid == pid);
+        known.map_or(Bytes(0), |process| process.memory_used_bytes)
+    }
+}

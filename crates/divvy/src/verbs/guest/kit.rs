@@ -1,0 +1,69 @@
+//! `divvy guest kit`: what a machine needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use divvy_guest::kit::Parts;
+use divvy_model::{Code, Fault};
+
+use crate::output;
+
+/// Flags of `divvy guest kit`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder, which is made if it is not there
+    folder: PathBuf,
+}
+
+/// The drop-in and the broker, as they are built.
+const PARTS: [&str; 2] = ["libdivvy_remote_cuda.so", "divvy-guest"];
+
+/// Writes it.
+pub fn run(args: &Args) -> Result<u8, Fault> {
+    let [library, broker] = PARTS.map(part);
+    let (library, broker) = (library?, broker?);
+    let parts = Parts {
+        library: &library,
+        broker: &broker,
+        version: env!("CARGO_PKG_VERSION"),
+        architecture: match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        },
+    };
+    let write = |name: &str, bytes: &[u8]| -> std::io::Result<PathBuf> {
+        fs::create_dir_all(&args.folder)?;
+        let path = args.folder.join(name);
+        fs::write(&path, bytes)?;
+        Ok(path)
+    };
+    let mut text = String::new();
+    for (name, bytes) in [
+        (format!("{}.tar.gz", parts.name()), parts.tarball()),
+        (parts.package(), parts.deb()),
+    ] {
+        let path = write(&name, &bytes)
+            .map_err(|error| Fault::new(Code::RunDir, format!("cannot write {name}")).because(&error))?;
+        text.push_str(&format!("{}\n", path.display()));
+    }
+    output::print(&text)?;
+    Ok(0)
+}
+
+/// A file beside this program, or where packages put it.
+fn part(name: &str) -> Result<Vec<u8>, Fault> {
+    let own = std::env::current_exe().unwrap_or_default();
+    let beside = own.parent().unwrap_or(Path::new("/"));
+    let places = [beside.join(name), beside.join("../lib/divvy").join(name)];
+    let found = places.iter().find(|path| path.is_file());
+    let read = found.map_or_else(|| Err(std::io::ErrorKind::NotFound.into()), fs::read);
+    read.map_err(|error| {
+        Fault::new(
+            Code::DropIn,
+            format!("{name} is not where this installation has its libraries"),
+        )
+        .because(&error)
+        .hint("install all of Divvy's archive: a kit is packed from its parts")
+    })
+}

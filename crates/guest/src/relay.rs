@@ -1,0 +1,431 @@
+//! The host's side: a process of the tenant's, inside the slice, that gets a worker for each program of one machine.
+//!
+//! It has no right but the tenant's own. What it hears from the guest only chooses among its own connections and parts.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use divvy_remote::local::handshake::{self, Said};
+use divvy_remote::server::Traffic;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::frame::{Frame, Incoming, Malformed, ToGuest, ToHost, VERSION};
+use crate::memory::Memory;
+
+/// So many programs may wait for a part.
+const MOST_WAITING: usize = 256;
+
+/// Workers that are asked to end have so long, in seconds. Their process ends with its socket in any case.
+const ENDING_SECONDS: i64 = 10;
+
+/// What the relay tells its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A broker of the guest has said its version, which is ours or not.
+    Guest {
+        /// Its version.
+        version: u32,
+    },
+    /// No worker serves this program: the reason.
+    Refused(u32, String),
+    /// A program is served.
+    Opened(u32),
+    /// A program has ended, and so many bytes were copied for it.
+    Ended(u32, Option<Traffic>),
+}
+
+/// Why [`Relay::serve`] came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The machine has closed its end.
+    Closed,
+    /// The guest sent what is no frame.
+    Malformed,
+    /// What the caller waits for beside it came.
+    Asked,
+}
+
+/// A program of the guest, and its worker.
+#[derive(Debug)]
+struct Program {
+    /// The broker's number; none once the guest has forgotten it.
+    connection: Option<u32>,
+    /// Which part of the memory it has.
+    part: u32,
+    worker: OwnedFd,
+    stage: Stage,
+    traffic: Option<Traffic>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The worker's greeting is to come.
+    Greeting,
+    /// The worker makes the region.
+    Region,
+    /// The program has it.
+    Open,
+    /// The worker is asked what it copied, and then ends.
+    Ending,
+}
+
+/// See the module.
+pub struct Relay<L> {
+    memory: Memory,
+    worker: PathBuf,
+    programs: Vec<Program>,
+    waiting: VecDeque<u32>,
+    /// Parts that no worker has.
+    free: Vec<u32>,
+    log: L,
+}
+
+impl<L: FnMut(Event)> Relay<L> {
+    /// For the listener behind this socket.
+    pub fn new(memory: Memory, worker: PathBuf, log: L) -> Self {
+        Self {
+            free: (0..memory.count()).rev().collect(),
+            memory,
+            worker,
+            programs: Vec::new(),
+            waiting: VecDeque::new(),
+            log,
+        }
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// How many parts have a worker.
+    pub fn used(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Serves one machine, until it is gone or `until` is readable. No worker of it is left then.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn serve(&mut self, guest: BorrowedFd<'_>, until: Option<BorrowedFd<'_>>) -> Result<End, Errno> {
+        let end = self.converse(guest, until);
+        self.forget_all();
+        self.wait_for_workers();
+        end
+    }
+
+    fn converse(&mut self, guest: BorrowedFd<'_>, until: Option<BorrowedFd<'_>>) -> Result<End, Errno> {
+        let mut incoming = Incoming::default();
+        let mut greeted = false;
+        loop {
+            match self.turn(guest, until, &mut incoming, &mut greeted) {
+                Ok(None) => {}
+                Ok(Some(end)) => return Ok(end),
+                Err(Errno::PROTO) => return Ok(End::Malformed),
+                Err(Errno::PIPE | Errno::CONNRESET) => return Ok(End::Closed),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Waits, and answers all that came.
+    fn turn(
+        &mut self,
+        guest: BorrowedFd<'_>,
+        until: Option<BorrowedFd<'_>>,
+        incoming: &mut Incoming,
+        greeted: &mut bool,
+    ) -> Result<Option<End>, Errno> {
+        let (from_guest, asked, ready) = self.wait(guest, until)?;
+        // From the last on: one that ends is replaced by one that was heard.
+        for index in ready.into_iter().rev() {
+            self.hear_worker(guest, index)?;
+        }
+        self.open_waiting(guest)?;
+        if asked {
+            return Ok(Some(End::Asked));
+        }
+        if !from_guest {
+            return Ok(None);
+        }
+        let mut bytes = [0; 4096];
+        match rustix::io::read(guest, &mut bytes) {
+            Ok(0) => return Ok(Some(End::Closed)),
+            Ok(length) => incoming.add(&bytes[..length]),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+        while let Some(frame) = incoming.take().map_err(|Malformed| Errno::PROTO)? {
+            self.hear_guest(guest, frame, greeted)?;
+        }
+        Ok(None)
+    }
+
+    /// Waits. Whether the guest has said something, whether `until` is readable, and which workers have something.
+    fn wait(
+        &self,
+        guest: BorrowedFd<'_>,
+        until: Option<BorrowedFd<'_>>,
+    ) -> Result<(bool, bool, Vec<usize>), Errno> {
+        let workers = self.programs.iter().map(|program| program.worker.as_fd());
+        let mut fds: Vec<PollFd<'_>> = workers
+            .chain([guest])
+            .chain(until)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let is_ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        let count = self.programs.len();
+        let ready = (0..count).filter(|index| is_ready(*index)).collect();
+        Ok((is_ready(count), is_ready(count + 1), ready))
+    }
+
+    fn hear_guest(&mut self, guest: BorrowedFd<'_>, frame: ToHost, greeted: &mut bool) -> Result<(), Errno> {
+        match frame {
+            ToHost::Hello { version, nonce } => {
+                // Another broker: that of a guest that has started again, perhaps.
+                self.forget_all();
+                *greeted = version == VERSION;
+                (self.log)(Event::Guest { version });
+                let answer = ToGuest::Hello {
+                    version: VERSION,
+                    nonce,
+                    label: self.memory.label(),
+                    bytes: self.memory.bytes(),
+                };
+                tell(guest, answer)
+            }
+            // Nothing of another version means anything here.
+            _ if !*greeted => Ok(()),
+            ToHost::Open { connection } => {
+                if self.waiting.contains(&connection) || self.find(connection).is_some() {
+                    return Err(Errno::PROTO);
+                }
+                if self.waiting.len() >= MOST_WAITING {
+                    return tell(guest, ToGuest::Closed { connection });
+                }
+                self.waiting.push_back(connection);
+                self.open_waiting(guest)
+            }
+            ToHost::Channel { connection, channel } => {
+                // One that its worker has left just now is of no account.
+                let Some(index) = self.find(connection) else {
+                    return Ok(());
+                };
+                let program = &self.programs[index];
+                if program.stage != Stage::Open {
+                    return Err(Errno::PROTO);
+                }
+                // A worker that takes no more messages is no worker.
+                if handshake::announce(program.worker.as_fd(), channel).is_err() {
+                    self.end(index);
+                    return tell(guest, ToGuest::Closed { connection });
+                }
+                Ok(())
+            }
+            ToHost::Close { connection } => {
+                self.waiting.retain(|waiting| *waiting != connection);
+                if let Some(index) = self.find(connection) {
+                    self.end(index);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn find(&self, connection: u32) -> Option<usize> {
+        let mut programs = self.programs.iter();
+        programs.position(|program| program.connection == Some(connection) && program.stage != Stage::Ending)
+    }
+
+    /// Gets workers for programs that wait, as far as there are parts.
+    fn open_waiting(&mut self, guest: BorrowedFd<'_>) -> Result<(), Errno> {
+        while !self.waiting.is_empty()
+            && let Some(part) = self.free.pop()
+        {
+            let Some(connection) = self.waiting.pop_front() else {
+                return Ok(());
+            };
+            match self.connect() {
+                Ok(worker) => self.programs.push(Program {
+                    connection: Some(connection),
+                    part,
+                    worker,
+                    stage: Stage::Greeting,
+                    traffic: None,
+                }),
+                Err(errno) => {
+                    self.free.push(part);
+                    (self.log)(Event::Refused(connection, errno.to_string()));
+                    tell(guest, ToGuest::Closed { connection })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&self) -> Result<OwnedFd, Errno> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.worker)?)?;
+        Ok(socket)
+    }
+
+    /// A worker has said something, or has ended.
+    fn hear_worker(&mut self, guest: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+        let program = &mut self.programs[index];
+        let part = self.memory.part(program.part);
+        let worker = program.worker.as_fd();
+        let went_on = match program.stage {
+            // Its own region is not used, and goes with its descriptor.
+            Stage::Greeting => handshake::greeted(worker)
+                .and_then(|_| handshake::bring(worker, self.memory.file(), part))
+                .map(|()| program.stage = Stage::Region),
+            Stage::Region => match handshake::said(worker) {
+                Ok(Some(Said::Agreed)) => {
+                    program.stage = Stage::Open;
+                    let Some(connection) = program.connection else {
+                        return Ok(());
+                    };
+                    (self.log)(Event::Opened(connection));
+                    return tell(
+                        guest,
+                        ToGuest::Opened {
+                            connection,
+                            at: part.at,
+                            bytes: part.bytes,
+                        },
+                    );
+                }
+                _ => Err(Errno::PROTO),
+            },
+            Stage::Open | Stage::Ending => match handshake::said(worker) {
+                Ok(Some(Said::Traffic(traffic))) if program.stage == Stage::Ending => {
+                    program.traffic = Some(traffic);
+                    let _gone = rustix::net::shutdown(worker, Shutdown::Write);
+                    Ok(())
+                }
+                _ => Err(Errno::PROTO),
+            },
+        };
+        if went_on.is_err() {
+            self.worker_ended(guest, index)?;
+        }
+        Ok(())
+    }
+
+    /// Asks a worker what it copied, after which it ends.
+    fn end(&mut self, index: usize) {
+        let program = &mut self.programs[index];
+        let early = matches!(program.stage, Stage::Greeting | Stage::Region);
+        if program.stage == Stage::Ending {
+            return;
+        }
+        program.stage = Stage::Ending;
+        if early || handshake::ask(program.worker.as_fd()).is_err() {
+            let _gone = rustix::net::shutdown(&program.worker, Shutdown::Write);
+        }
+    }
+
+    /// A worker has ended, or said what is no word of a worker's. Its use of the part is over when its process is, which
+    /// the end of its socket tells.
+    fn worker_ended(&mut self, guest: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+        let program = &mut self.programs[index];
+        let before = std::mem::replace(&mut program.stage, Stage::Ending);
+        let told = program.connection.filter(|_| before != Stage::Ending);
+        if let Some(connection) = told {
+            program.connection = None;
+            (self.log)(match before {
+                Stage::Open => Event::Ended(connection, None),
+                _ => Event::Refused(connection, "its worker ended before it was served".to_owned()),
+            });
+        }
+        if handshake::is_open(&program.worker) {
+            let _asked = rustix::net::shutdown(&program.worker, Shutdown::Write);
+        } else {
+            self.reap(index);
+        }
+        match told {
+            Some(connection) => tell(guest, ToGuest::Closed { connection }),
+            None => Ok(()),
+        }
+    }
+
+    /// The worker's process is gone: another one may have its part.
+    fn reap(&mut self, index: usize) {
+        let program = self.programs.swap_remove(index);
+        if self.memory.clear(program.part).is_ok() {
+            self.free.push(program.part);
+        }
+        if let Some(connection) = program.connection {
+            (self.log)(Event::Ended(connection, program.traffic));
+        }
+    }
+
+    /// The guest has forgotten all its programs.
+    fn forget_all(&mut self) {
+        self.waiting.clear();
+        for program in &mut self.programs {
+            program.connection = None;
+            program.stage = Stage::Ending;
+            let _gone = rustix::net::shutdown(&program.worker, Shutdown::Write);
+        }
+    }
+
+    /// Waits until the workers' processes have ended.
+    fn wait_for_workers(&mut self) {
+        while !self.programs.is_empty() {
+            let workers = self.programs.iter();
+            let mut fds: Vec<PollFd<'_>> = workers
+                .map(|program| PollFd::from_borrowed_fd(program.worker.as_fd(), PollFlags::IN))
+                .collect();
+            let limit = Timespec {
+                tv_sec: ENDING_SECONDS,
+                tv_nsec: 0,
+            };
+            match poll(&mut fds, Some(&limit)) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => break,
+            }
+            let open: Vec<bool> = fds.iter().map(|fd| fd.revents().is_empty()).collect();
+            for index in (0..open.len()).rev().filter(|index| !open[*index]) {
+                // A word that was under way is read, and then its end.
+                let worker = self.programs[index].worker.as_fd();
+                if !matches!(handshake::said(worker), Ok(Some(_))) && !handshake::is_open(worker) {
+                    self.reap(index);
+                }
+            }
+        }
+        // Those that have not ended have lost their parts for good.
+        self.programs.clear();
+    }
+}
+
+/// Says something to the guest. It waits while the guest takes nothing: it serves no other.
+fn tell(guest: BorrowedFd<'_>, frame: ToGuest) -> Result<(), Errno> {
+    let bytes = frame.encode();
+    let mut left = &bytes[..];
+    while !left.is_empty() {
+        match rustix::net::send(guest, left, SendFlags::NOSIGNAL) {
+            Ok(sent) => left = &left[sent..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let mut room = [PollFd::from_borrowed_fd(guest, PollFlags::OUT)];
+                let _ready = poll(&mut room, None);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

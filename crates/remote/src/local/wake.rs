@@ -1,0 +1,54 @@
+//! How the two sides of a channel wake each other, and how long they wait.
+
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
+
+use divvy_ring::Limits;
+use divvy_ring::doorbell::{Doorbell, Futex, Naps};
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub enum Wake {
+    /// Both are processes of one kernel.
+    Kernel(Futex),
+    /// One of them is in a virtual machine: no wake of a kernel's reaches the other.
+    Naps(Naps),
+}
+
+impl Wake {
+    /// For a region that lies in a part of a file, as that of a virtual machine, or in a file of its own.
+    pub fn of(is_part: bool) -> Self {
+        match is_part {
+            true => Self::Naps(Naps::default()),
+            false => Self::Kernel(Futex),
+        }
+    }
+
+    /// How long a side waits. A virtual machine may be suspended for days, and only the socket says that it is gone.
+    pub fn limits(&self) -> Limits {
+        match self {
+            Self::Kernel(_) => Limits::default(),
+            Self::Naps(_) => Limits {
+                look: Duration::from_secs(1),
+                stall: Duration::from_secs(30 * 24 * 3600),
+                ..Limits::default()
+            },
+        }
+    }
+}
+
+impl Doorbell<AtomicU32> for Wake {
+    fn wait(&self, signal: &AtomicU32, seen: u32, limit: Duration) {
+        match self {
+            Self::Kernel(futex) => futex.wait(signal, seen, limit),
+            Self::Naps(naps) => naps.wait(signal, seen, limit),
+        }
+    }
+
+    fn ring(&self, signal: &AtomicU32) {
+        match self {
+            Self::Kernel(futex) => futex.ring(signal),
+            Self::Naps(naps) => naps.ring(signal),
+        }
+    }
+}
