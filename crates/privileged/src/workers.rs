@@ -235,7 +235,7 @@ pub fn vouched(path: &Path) -> Option<PathBuf> {
     // A name without a folder is one that the loader searches for.
     let named = Some(path).filter(|path| path.is_absolute())?;
     let own = std::env::current_exe().and_then(std::fs::canonicalize).ok()?;
-    // The links on the way may be anybody's to change. The file that they lead to now is the one that counts.
+    // The links on the way may be other users' to change. The file that they lead to now is the one that counts.
     let path = std::fs::canonicalize(named).ok()?;
     is_below_roots_folders(&path, &own).then_some(path)
 }

@@ -26,7 +26,7 @@ use crate::{MESSAGE, talk};
 /// Connections of invited clients at once: each has a thread.
 const MOST_CONNECTIONS: usize = 1024;
 /// Connections at once that have shown no certificate that counts.
-const MOST_STRANGERS: usize = 128;
+const MOST_NEWCOMERS: usize = 128;
 /// Connections of one client at once, of all its slices.
 const MOST_OF_CLIENT: usize = 256;
 /// Slices of one client at once.
@@ -79,7 +79,7 @@ struct Relay {
     authority: Authority,
     host: Box<dyn Host>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    strangers: AtomicUsize,
+    newcomers: AtomicUsize,
     clients: Mutex<HashMap<String, usize>>,
     slices: Mutex<HashMap<String, usize>>,
 }
@@ -195,7 +195,7 @@ pub fn serve(
         authority,
         host,
         sessions: Mutex::default(),
-        strangers: AtomicUsize::new(0),
+        newcomers: AtomicUsize::new(0),
         clients: Mutex::default(),
         slices: Mutex::default(),
     });
@@ -209,8 +209,8 @@ pub fn serve(
                 continue;
             }
         };
-        let stranger = Stranger::new(&relay);
-        if relay.strangers.load(Ordering::Acquire) > MOST_STRANGERS {
+        let newcomer = Newcomer::new(&relay);
+        if relay.newcomers.load(Ordering::Acquire) > MOST_NEWCOMERS {
             continue;
         }
         let serving = Arc::clone(&relay);
@@ -218,7 +218,7 @@ pub fn serve(
         let _started = std::thread::Builder::new()
             .name("connection".into())
             .spawn(move || {
-                if let Err(error) = serving.connection(socket, stranger) {
+                if let Err(error) = serving.connection(socket, newcomer) {
                     serving.host.log(&format!("{peer}: {error}"));
                 }
             });
@@ -233,28 +233,28 @@ fn is_fatal(error: &io::Error) -> bool {
 }
 
 /// A connection that has shown no certificate that counts.
-struct Stranger(Arc<Relay>);
+struct Newcomer(Arc<Relay>);
 
-impl Stranger {
+impl Newcomer {
     fn new(relay: &Arc<Relay>) -> Self {
-        relay.strangers.fetch_add(1, Ordering::AcqRel);
+        relay.newcomers.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(relay))
     }
 }
 
-impl Drop for Stranger {
+impl Drop for Newcomer {
     fn drop(&mut self) {
-        self.0.strangers.fetch_sub(1, Ordering::AcqRel);
+        self.0.newcomers.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// One of a client's connections, or of its slices, in their counts by the clients' names.
-struct Seat<'a> {
+struct PlaceOf<'a> {
     counts: &'a Mutex<HashMap<String, usize>>,
     client: String,
 }
 
-impl<'a> Seat<'a> {
+impl<'a> PlaceOf<'a> {
     /// None where this client, or all of them together, have as many as they may.
     fn take(
         counts: &'a Mutex<HashMap<String, usize>>,
@@ -276,7 +276,7 @@ impl<'a> Seat<'a> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for PlaceOf<'_> {
     fn drop(&mut self) {
         let mut held = lock(self.counts);
         if let Some(own) = held.get_mut(&self.client) {
@@ -293,7 +293,7 @@ fn refused(fault: Fault) -> Answer {
 }
 
 impl Relay {
-    fn connection(&self, socket: TcpStream, stranger: Stranger) -> io::Result<()> {
+    fn connection(&self, socket: TcpStream, newcomer: Newcomer) -> io::Result<()> {
         let tls = tls::accepted(socket, Arc::clone(&self.config))?;
         let client = tls
             .client_certificate()
@@ -310,11 +310,11 @@ impl Relay {
             say(&mut frames, &refused(fault))?;
             return Err(io::Error::other("a certificate that counts no more"));
         };
-        let Some(_seat) = Seat::take(&self.clients, &client, MOST_OF_CLIENT, MOST_CONNECTIONS) else {
+        let Some(_place) = PlaceOf::take(&self.clients, &client, MOST_OF_CLIENT, MOST_CONNECTIONS) else {
             let fault = Fault::new(Code::Busy, "the server has too many connections of this host");
             return say(&mut frames, &refused(fault));
         };
-        drop(stranger);
+        drop(newcomer);
         frames.stream().made()?;
         match wanted {
             Ask::Devices => {
@@ -331,7 +331,7 @@ impl Relay {
 
     /// Makes a slice, and keeps it as long as the connection lasts.
     fn open(&self, mut frames: Frames<Network>, client: String, wanted: Wanted) -> io::Result<()> {
-        let Some(_seat) = Seat::take(&self.slices, &client, MOST_SLICES, MOST_CONNECTIONS) else {
+        let Some(_place) = PlaceOf::take(&self.slices, &client, MOST_SLICES, MOST_CONNECTIONS) else {
             let fault = Fault::new(
                 Code::Busy,
                 format!("this host has {MOST_SLICES} slices of the server, and gets no more"),
@@ -505,9 +505,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_has_so_many_seats_and_another_one_has_its_own() {
+    fn a_client_has_so_many_places_and_another_one_has_its_own() {
         let counts = Mutex::default();
-        let take = |client| Seat::take(&counts, client, 2, 4);
+        let take = |client| PlaceOf::take(&counts, client, 2, 4);
         let first = take("a");
         let second = take("a");
         assert!(first.is_some() && second.is_some() && take("a").is_none());

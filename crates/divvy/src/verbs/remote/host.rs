@@ -300,10 +300,11 @@ impl Drop for Slice {
 
 /// Text of a client's writes no line of its own into the log.
 fn in_one_line(text: &str) -> String {
+    use std::fmt::Write as _;
     let mut line = String::with_capacity(text.len());
     for letter in text.chars() {
         if letter.is_control() {
-            line.extend(letter.escape_default());
+            let _written = write!(line, "\\u{{{:x}}}", u32::from(letter));
         } else {
             line.push(letter);
         }
@@ -397,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_log_entry_is_one_line() {
-        assert_eq!(in_one_line("a\nb\u{1b}[1m ü"), "a\\nb\\u{1b}[1m ü");
+        assert_eq!(in_one_line("a\nb\u{1b}[1m ü"), "a\\u{a}b\\u{1b}[1m ü");
     }
 
     #[test]
