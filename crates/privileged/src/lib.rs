@@ -25,6 +25,7 @@ pub mod request;
 mod rules;
 pub mod serve;
 mod stopped;
+mod subordinate;
 pub mod user;
 mod vendor;
 mod wire;

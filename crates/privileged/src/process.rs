@@ -15,6 +15,7 @@ use crate::as_user;
 use crate::request::{Owner, Process, View};
 use crate::rules::Rules;
 use crate::stopped::STOPS;
+use crate::subordinate;
 
 /// A thread of the kernel's own, among a process's flags in /proc/PID/stat.
 const KERNEL_THREAD: u64 = 0x0020_0000;
@@ -40,12 +41,17 @@ pub fn start_ticks(pid: u32) -> io::Result<u64> {
 /// # Errors
 /// `NotFound` where there is none; what the kernel refuses.
 pub fn effective_user(pid: u32) -> io::Result<u32> {
+    user(pid, 1)
+}
+
+/// A user of the process: 0 is its real one, 1 its effective one.
+fn user(pid: u32, which: usize) -> io::Result<u32> {
     let status = read(pid, "status")?;
     let status = String::from_utf8_lossy(&status);
     // Real, effective, saved, of the file system. A line of the name's cannot look so: the kernel writes it on one.
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let effective = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    effective.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let user = line.and_then(|line| line.split_whitespace().nth(which)?.parse().ok());
+    user.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// The number of a process's mount namespace.
@@ -240,27 +246,65 @@ fn has_slice(pid: u32, namespace: u64) -> bool {
 }
 
 pub(crate) fn signal(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
-    STOPS.send(rules.agent_pid, process, signal, || send(process, signal, rules))
+    STOPS.send(rules.agent_pid, process, signal, |is_stopped| match is_stopped {
+        true => go_on(process, rules),
+        false => send(process, signal, rules),
+    })
 }
 
-/// [`signal`] without a note of it.
-pub(crate) fn send(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
+/// Lets a process go on that this helper has stopped. Root sends it: the process may have become root's since, which its
+/// user may not signal, and it must not stay stopped.
+pub(crate) fn go_on(process: &Process, rules: &Rules) -> Result<Answer, Answer> {
+    let (pinned, _) = pin_unchecked(process, rules)?;
+    check_kernel(process.pid)?;
+    check_start(process)?;
+    send_as_root(&pinned, Signal::CONT)
+}
+
+fn send_as_root(pinned: &OwnedFd, signal: Signal) -> Result<Answer, Answer> {
+    match pidfd_send_signal(pinned, signal) {
+        Ok(()) => Ok(Answer::Yes),
+        Err(Errno::SRCH) => Err(Answer::Gone),
+        Err(error) => Err(Answer::Failed(error)),
+    }
+}
+
+fn send(process: &Process, signal: Signal, rules: &Rules) -> Result<Answer, Answer> {
     let (pinned, _, user) = pin_to_signal(process, rules)?;
     match user {
-        Some(uid) => as_user::signal(pinned.as_fd(), uid, signal)?,
-        None => pidfd_send_signal(pinned, signal).map_err(|error| match error {
-            Errno::SRCH => Answer::Gone,
-            error => Answer::Failed(error),
-        })?,
+        Some(uid) => match as_user::signal(pinned.as_fd(), uid, signal) {
+            Err(Answer::Refused(Refusal::Owner)) => {
+                let real = subordinate_of(process, uid, rules)?;
+                as_user::signal(
+                    pinned.as_fd(),
+                    real.ok_or(Answer::Refused(Refusal::Owner))?,
+                    signal,
+                )?;
+            }
+            sent => sent?,
+        },
+        None => return send_as_root(&pinned, signal),
     }
     Ok(Answer::Yes)
+}
+
+/// The real user of a pinned process, if root gave this number to the user as a subordinate one. The kernel then judges
+/// whether that number may signal it.
+fn subordinate_of(process: &Process, uid: u32, rules: &Rules) -> Result<Option<u32>, Answer> {
+    let real = user(process.pid, 0).map_err(|error| failed(&error))?;
+    check_start(process)?;
+    Ok(subordinate::has(&rules.subordinates, uid, real).then_some(real))
 }
 
 /// Whether [`signal`] would send one.
 pub(crate) fn may_signal(process: &Process, rules: &Rules) -> Result<Answer, Answer> {
     let (_pinned, pid, user) = pin_to_signal(process, rules)?;
     let may = match user {
-        Some(uid) => as_user::may_signal(pid, uid)?,
+        Some(uid) if as_user::may_signal(pid, uid)? => true,
+        Some(uid) => match subordinate_of(process, uid, rules)? {
+            Some(real) => as_user::may_signal(pid, real)?,
+            None => false,
+        },
         None => true,
     };
     check_start(process)?;

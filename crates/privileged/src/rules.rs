@@ -7,6 +7,8 @@ use crate::answer::{Answer, Refusal};
 use crate::request::Request;
 use crate::{files, folders, process, vendor, workers};
 
+/// Which users have which subordinate numbers.
+const SUBORDINATES: &str = "/etc/subuid";
 /// Where engines look for what describes devices, by [`crate::request::CdiFolder`].
 const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
 /// Where vendors' tools lie. Root's environment is not asked.
@@ -35,6 +37,8 @@ pub struct Rules {
     pub(crate) host: [u64; 2],
     pub(crate) cdi: [PathBuf; 2],
     pub(crate) tools: Vec<PathBuf>,
+    /// The file that gives users their subordinate numbers.
+    pub(crate) subordinates: PathBuf,
 }
 
 impl Rules {
@@ -51,6 +55,7 @@ impl Rules {
             host: host()?,
             cdi: CDI.map(PathBuf::from),
             tools: TOOLS.iter().map(PathBuf::from).collect(),
+            subordinates: SUBORDINATES.into(),
         })
     }
 
@@ -65,6 +70,7 @@ impl Rules {
             host: host().unwrap_or_default(),
             cdi: CDI.map(PathBuf::from),
             tools: TOOLS.iter().map(PathBuf::from).collect(),
+            subordinates: SUBORDINATES.into(),
         }
     }
 
@@ -83,6 +89,15 @@ impl Rules {
         Self {
             tools: vec![tools.into()],
             cdi: cdi.map(Path::to_owned),
+            ..self
+        }
+    }
+
+    /// The same with another file in the place of /etc/subuid: for tests.
+    #[must_use]
+    pub fn with_subordinates(self, file: &Path) -> Self {
+        Self {
+            subordinates: file.into(),
             ..self
         }
     }

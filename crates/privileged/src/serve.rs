@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{socket_acceptconn, socket_peercred};
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::Signal;
 
 use crate::answer::{Answer, Refusal};
 use crate::channel::{Channel, inherited};
@@ -85,7 +84,7 @@ fn answer_one_agent(channel: &Channel, rules: &Rules) {
 
 fn hung_up(rules: &Rules) {
     STOPS.end(rules.agent_pid, |process| {
-        let _gone = process::send(process, Signal::CONT, rules);
+        let _gone = process::go_on(process, rules);
     });
 }
 
@@ -119,6 +118,8 @@ fn say(request: &Request, why: Refusal) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::Signal;
+
     use super::*;
     use crate::process::start_ticks;
     use crate::request::{Owner, Process};
@@ -159,7 +160,7 @@ mod tests {
         let by_agent = stop(children[0].id());
         let by_user = stop(children[1].id());
         // The agent let this one go on, and its user has stopped it since.
-        let sent: Result<(), ()> = STOPS.send(rules.agent_pid, &by_user, Signal::CONT, || Ok(()));
+        let sent: Result<(), ()> = STOPS.send(rules.agent_pid, &by_user, Signal::CONT, |_| Ok(()));
         assert!(sent.is_ok());
         until(|| state(by_agent.pid) == 'T' && state(by_user.pid) == 'T');
         hung_up(&rules);

@@ -65,20 +65,22 @@ impl Stops {
         left.iter().rev().for_each(|(_, process)| release(process));
     }
 
-    /// Sends a signal for an agent by `send`, and notes it where that succeeds.
+    /// Sends a signal for an agent by `send`, and notes it where that succeeds. `send` is told whether the process is to go
+    /// on and is noted as stopped: then it goes on whatever user it has become since.
     pub fn send<T, E>(
         &self,
         agent: u32,
         process: &Process,
         signal: Signal,
-        send: impl FnOnce() -> Result<T, E>,
+        send: impl FnOnce(bool) -> Result<T, E>,
     ) -> Result<T, E> {
         if ![Signal::STOP, Signal::CONT, Signal::KILL].contains(&signal) {
-            return send();
+            return send(false);
         }
         let mut noted = self.noted();
-        let sent = send()?;
         let is_it = |other: &Process| (other.pid, other.start_ticks) == (process.pid, process.start_ticks);
+        let is_stopped = noted.stopped.iter().any(|(_, other)| is_it(other));
+        let sent = send(signal == Signal::CONT && is_stopped)?;
         noted.stopped.retain(|(_, other)| !is_it(other));
         if signal == Signal::STOP {
             if noted.stopped.len() == MOST {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     fn send(stops: &Stops, agent: u32, pid: u32, signal: Signal) {
-        let sent: Result<(), ()> = stops.send(agent, &process(pid), signal, || Ok(()));
+        let sent: Result<(), ()> = stops.send(agent, &process(pid), signal, |_| Ok(()));
         assert!(sent.is_ok());
     }
 
@@ -133,12 +135,33 @@ mod tests {
     }
 
     #[test]
+    fn only_what_is_noted_as_stopped_goes_on_as_root_says() {
+        let stops = Stops::new();
+        stops.begin(1);
+        let is_noted = |pid, signal| {
+            let mut noted = None;
+            let sent: Result<(), ()> = stops.send(1, &process(pid), signal, |is_stopped| {
+                noted = Some(is_stopped);
+                Ok(())
+            });
+            assert!(sent.is_ok());
+            noted.expect("sent")
+        };
+        assert!(!is_noted(10, Signal::CONT), "never stopped");
+        assert!(!is_noted(10, Signal::STOP));
+        assert!(!is_noted(10, Signal::STOP), "it is to stop");
+        assert!(!is_noted(11, Signal::CONT), "another process");
+        assert!(is_noted(10, Signal::CONT));
+        assert!(!is_noted(10, Signal::CONT), "it went on already");
+    }
+
+    #[test]
     fn no_signal_is_sent_between_an_agents_end_and_what_goes_on_then() {
         let stops = Stops::new();
         stops.begin(1);
         send(&stops, 1, 10, Signal::STOP);
         stops.end(1, |_| assert!(stops.0.try_lock().is_err(), "others wait"));
-        let signal = || -> Result<(), ()> {
+        let signal = |_| -> Result<(), ()> {
             assert!(stops.0.try_lock().is_err(), "the note waits for the signal");
             Err(())
         };

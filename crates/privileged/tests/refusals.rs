@@ -253,6 +253,49 @@ fn a_signal_reaches_what_the_user_itself_may_signal_and_nothing_else_of_other_us
     assert!(matches!(ask(term(process), &rules), Answer::Failed(_)));
 }
 
+/// A set-user-id file of a subordinate number, executed in the first user namespace: nothing of the process is the user's.
+#[test]
+fn a_process_that_is_wholly_a_subordinate_user_is_signalled_for_the_user_that_root_gave_the_number() {
+    const SUBORDINATE: u32 = 3_000_007;
+    if !is_root() {
+        return;
+    }
+    let run = tempfile::tempdir().expect("a folder");
+    let file = run.path().join("subuid");
+    let rules = rules(run.path()).with_subordinates(&file);
+    let mut sleeper = Sleeper::new(Some(SUBORDINATE), &[]);
+    let process = sleeper.as_owned_by(Owner::User(OTHER));
+    let may = |process| ask(Request::MaySignal { process }, &rules);
+    let refused = Answer::Refused(Refusal::Owner);
+    let write = |text: &str, mode| {
+        std::fs::write(&file, text).expect("written");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("set");
+    };
+    let granted = format!("{OTHER}:3000000:10\n");
+    let is_refused = |why: &str| {
+        assert_eq!(may(process), Answer::No, "{why}");
+        assert_eq!(ask(term(process), &rules), refused, "{why}");
+    };
+    is_refused("no file");
+    write(&format!("{OTHER}:3000000:7\n{}:3000000:10\n", OTHER + 1), 0o644);
+    is_refused("another user's");
+    write(&granted, 0o666);
+    is_refused("each can write it");
+    write(&granted, 0o644);
+    chown(&file, Some(OTHER), None).expect("changed");
+    is_refused("it is not root's");
+    chown(&file, Some(0), None).expect("changed");
+    assert_eq!(may(of(process.pid, Owner::User(OTHER + 1))), Answer::No);
+    // A range does not reach root's processes.
+    let root = Sleeper::new(None, &[]);
+    write(&format!("{OTHER}:0:4294967295\n"), 0o644);
+    assert_eq!(may(root.as_owned_by(Owner::User(OTHER))), Answer::No);
+    write(&granted, 0o644);
+    assert_eq!(may(process), Answer::Yes);
+    assert_eq!(ask(term(process), &rules), Answer::Yes);
+    assert!(!sleeper.0.wait().expect("ended").success());
+}
+
 #[test]
 fn what_a_process_has_mapped_and_open_is_told() {
     let run = tempfile::tempdir().expect("a folder");

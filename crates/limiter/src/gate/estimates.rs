@@ -95,9 +95,14 @@ struct Entry {
     value: AtomicU64,
     /// The least of the newest upper limits, in nanoseconds; from bit 40 on, how many they are.
     limits: AtomicU64,
+    /// What was last measured under another clock, in nanoseconds; from bit 40 on, that clock in MHz. Zero where nothing
+    /// was.
+    basis: AtomicU64,
 }
 
 const NANOS: u64 = (1 << 40) - 1;
+/// The fastest clock that an entry can note.
+const MOST_MHZ: u64 = (1 << 24) - 1;
 
 fn measured(value: u64) -> u64 {
     value >> 40 & 0xff
@@ -172,6 +177,7 @@ impl Estimates {
             key: AtomicU64::new(0),
             value: AtomicU64::new(0),
             limits: AtomicU64::new(NANOS),
+            basis: AtomicU64::new(0),
         };
         Self {
             entries: (0..PLACES).map(|_| entry()).collect(),
@@ -227,6 +233,7 @@ impl Estimates {
         let entry = least.unwrap_or(&line[0]);
         entry.value.store(pack(UNKNOWN_NS, 0, 0), Relaxed);
         entry.limits.store(NANOS, Relaxed);
+        entry.basis.store(0, Relaxed);
         entry.key.store(key.0, Relaxed);
         entry
     }
@@ -254,14 +261,24 @@ impl Estimates {
 
     /// The device's clock has changed, in MHz. What was measured is a guess from now on, and the next measurement replaces
     /// it. A slower clock makes the guess longer. A faster one leaves it as it is: kernels that wait for memory take no
-    /// less time.
+    /// less time. A guess is made from the last measurement and its clock, so a clock that falls and rises again
+    /// changes none. What was never measured stays as it is.
     pub fn doubt(&self, before: u32, now: u32) {
         for entry in &self.entries {
             if entry.key.load(Relaxed) == 0 {
                 continue;
             }
-            let ns = entry.value.load(Relaxed) & NANOS;
-            let slower = u128::from(ns) * u128::from(before) / u128::from(now.max(1));
+            let value = entry.value.load(Relaxed);
+            if measured(value) > 0 {
+                let clock = u64::from(before).min(MOST_MHZ);
+                entry.basis.store(value & NANOS | clock << 40, Relaxed);
+            }
+            let basis = entry.basis.load(Relaxed);
+            if basis == 0 {
+                continue;
+            }
+            let ns = basis & NANOS;
+            let slower = u128::from(ns) * u128::from(basis >> 40) / u128::from(now.max(1));
             let guess = u64::try_from(slower).unwrap_or(LONGEST_NS).max(ns);
             entry.value.store(pack(guess, 0, 0), Relaxed);
             entry.limits.store(NANOS, Relaxed);
@@ -387,6 +404,39 @@ mod tests {
         );
         estimates.learn(keys[1], 5 * MS);
         assert_eq!(estimates.guess(keys[1]).0, 5 * MS);
+    }
+
+    #[test]
+    fn a_clock_that_falls_and_rises_again_changes_no_estimate() {
+        let estimates = Estimates::new();
+        let keys = [1, 2, 3].map(|function| Key::kernel(function, [1; 3], [32, 1, 1]));
+        for key in keys {
+            estimates.guess(key);
+        }
+        estimates.learn(keys[0], 10 * MS);
+        for _ in 0..TRIED {
+            estimates.guess(keys[2]);
+        }
+        for _ in 0..31 {
+            estimates.doubt(1980, 990);
+            estimates.doubt(990, 1980);
+        }
+        assert_eq!(estimates.guess(keys[0]), (10 * MS, true));
+        assert_eq!(estimates.guess(keys[1]), (UNKNOWN_NS, true), "never measured");
+        assert_eq!(
+            estimates.settled(keys[2]),
+            Some(UNKNOWN_NS),
+            "it cannot be measured"
+        );
+        // In steps it is as slow as at once.
+        estimates.doubt(1980, 1500);
+        estimates.doubt(1500, 990);
+        assert_eq!(estimates.guess(keys[0]), (20 * MS, true));
+        // Measured under the slow clock: the faster one and back is no change again.
+        estimates.learn(keys[0], 20 * MS);
+        estimates.doubt(990, 1980);
+        estimates.doubt(1980, 990);
+        assert_eq!(estimates.guess(keys[0]), (20 * MS, true));
     }
 
     #[test]
