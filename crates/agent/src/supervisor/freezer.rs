@@ -102,10 +102,19 @@ impl Freezer {
                 break;
             }
             for id in running {
-                let _sent = register
+                let is_sent = register
                     .get(id)
                     .is_some_and(|vouched| vouched.signal(id, Signal::STOP));
                 signalled.push(id);
+                // What goes on later is what was stopped, and nothing else.
+                let is_its =
+                    |stopped: &Stopped| (stopped.pid, stopped.start_ticks) == (id.pid, id.start_ticks);
+                if !is_sent
+                    && let Some(of_slice) = self.stopped.get_mut(&slice.id)
+                    && let Some(at) = of_slice.iter().skip(before).position(is_its)
+                {
+                    of_slice.remove(before + at);
+                }
             }
         }
         self.stopped.get(&slice.id).map_or(0, Vec::len)
