@@ -6,7 +6,6 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use divvy_remote::local::handshake::{self, Heard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -14,8 +13,10 @@ use rustix::net::SocketFlags;
 use crate::devices::labelled;
 use crate::frame::{Frame, Incoming, ToGuest, ToHost, VERSION};
 use crate::memory::random;
+use crate::program::{Program, Said, Words};
 
-/// So many programs may be connected at once.
+/// So many programs may be connected at once, the most parts that a relay has: each has a thread here. More are not
+/// accepted before one of these is gone.
 const MOST: usize = 256;
 
 /// Why [`Broker::serve`] came back.
@@ -29,14 +30,6 @@ pub enum End {
     NoMemory(Errno),
 }
 
-/// A program, and whether it has its part.
-#[derive(Debug)]
-struct Program {
-    connection: u32,
-    socket: OwnedFd,
-    is_open: bool,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Broker<'a> {
@@ -46,6 +39,9 @@ pub struct Broker<'a> {
     bytes: u64,
     incoming: Incoming,
     programs: Vec<Program>,
+    words: Words,
+    /// Threads of programs. One whose program is gone may still close what that had sent.
+    threads: usize,
     next: u32,
 }
 
@@ -142,6 +138,8 @@ impl<'a> Broker<'a> {
             bytes,
             incoming,
             programs: Vec::new(),
+            words: Words::new().map_err(End::NoMemory)?,
+            threads: 0,
             next: 1,
         })
     }
@@ -156,24 +154,27 @@ impl<'a> Broker<'a> {
     }
 
     fn step(&mut self) -> Result<(), Errno> {
-        let sockets = self.programs.iter().map(|program| program.socket.as_fd());
-        let mut fds: Vec<PollFd<'_>> = sockets
-            .chain([self.port, self.listener])
+        let listener = (self.threads < MOST).then_some(self.listener);
+        let mut fds: Vec<PollFd<'_>> = [self.port, self.words.wake()]
+            .into_iter()
+            .chain(listener)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
-        let is_ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let count = self.programs.len();
-        for index in (0..count).rev().filter(|index| is_ready[*index]) {
-            self.hear_program(index)?;
+        let is_ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        let (from_host, from_programs, connected) = (is_ready(0), is_ready(1), is_ready(2));
+        if from_programs {
+            for said in self.words.take() {
+                self.hear_program(said)?;
+            }
         }
-        if is_ready[count + 1] {
+        if connected {
             self.accept()?;
         }
-        if is_ready[count] {
+        if from_host {
             read(self.port, &mut self.incoming)?;
             while let Some(frame) = self.incoming.take().map_err(|_| Errno::PROTO)? {
                 self.hear_host(frame);
@@ -193,28 +194,35 @@ impl<'a> Broker<'a> {
             }
             Err(errno) => return Err(errno),
         };
-        if self.programs.len() >= MOST {
-            return Ok(());
-        }
         let connection = self.next;
         self.next = self.next.wrapping_add(1);
-        self.programs.push(Program {
-            connection,
-            socket,
-            is_open: false,
-        });
+        // A program whose thread cannot be started sees that its connection is closed.
+        let Ok(program) = Program::start(connection, socket, &self.words) else {
+            return Ok(());
+        };
+        self.threads += 1;
+        self.programs.push(program);
         tell(self.port, ToHost::Open { connection })
     }
 
     /// A program has said something, or has ended.
-    fn hear_program(&mut self, index: usize) -> Result<(), Errno> {
-        let program = &self.programs[index];
-        let connection = program.connection;
-        match handshake::heard(program.socket.as_fd()) {
-            Ok(Some(Heard::Channel(channel))) if program.is_open => {
+    fn hear_program(&mut self, said: Said) -> Result<(), Errno> {
+        let (connection, channel) = match said {
+            Said::Closed => {
+                self.threads -= 1;
+                return Ok(());
+            }
+            Said::Channel(connection, channel) => (connection, Some(channel)),
+            Said::Ended(connection) => (connection, None),
+        };
+        // One that the host has closed just now is of no account.
+        let Some(index) = self.find(connection) else {
+            return Ok(());
+        };
+        match channel {
+            Some(channel) if self.programs[index].is_open => {
                 tell(self.port, ToHost::Channel { connection, channel })
             }
-            // It has ended, or is no program of ours.
             _ => {
                 self.programs.swap_remove(index);
                 tell(self.port, ToHost::Close { connection })
@@ -234,11 +242,9 @@ impl<'a> Broker<'a> {
                     return;
                 };
                 let program = &mut self.programs[index];
-                program.is_open = is_inside
-                    && handshake::greet(program.socket.as_fd(), self.memory.as_fd(), Some(at)).is_ok();
+                program.is_open = is_inside && program.greet(self.memory.as_fd(), at).is_ok();
                 if !program.is_open {
-                    // The next look finds that it has ended, and says so.
-                    let _gone = rustix::net::shutdown(&program.socket, rustix::net::Shutdown::Both);
+                    program.end();
                 }
             }
             ToGuest::Closed { connection } => {

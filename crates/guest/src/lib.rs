@@ -21,7 +21,9 @@ pub mod devices;
 pub mod frame;
 pub mod kit;
 pub mod label;
+pub mod machine;
 pub mod memory;
+pub mod program;
 pub mod qemu;
 pub mod relay;
 

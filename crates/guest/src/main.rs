@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_guest::broker::{Broker, End};
+use divvy_guest::program::refuse_descriptors;
 use divvy_guest::{PORT, devices};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
@@ -108,6 +109,8 @@ fn listen(folder: &Path) -> io::Result<OwnedFd> {
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // The kernel may not have it: then the threads of programs close what those send.
+    let _older = refuse_descriptors(socket.as_fd());
     rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
     // Programs need no right but this: which users may have devices is for the folder's mode to say.
     fs::set_permissions(&path, Permissions::from_mode(0o666))?;

@@ -36,18 +36,26 @@ impl Memory {
         }
         let file = rustix::fs::memfd_create(c"divvy-guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, bytes)?;
-        let label = random();
-        rustix::io::pwrite(&file, &label::encode(label), 0)?;
         // Workers take no other: what can be shortened makes its users fault.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Self {
+        let memory = Self {
             file,
             bytes,
-            label,
+            label: random(),
             part,
             count,
             pinned,
-        })
+        };
+        memory.mark()?;
+        Ok(memory)
+    }
+
+    /// Writes the label at the begin. A program of the guest that has the memory can have written over it.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn mark(&self) -> Result<(), Errno> {
+        rustix::io::pwrite(&self.file, &label::encode(self.label), 0).map(drop)
     }
 
     /// The file.

@@ -193,6 +193,8 @@ impl<L: FnMut(Event)> Relay<L> {
                 self.forget_all();
                 *greeted = version == VERSION;
                 (self.log)(Event::Guest { version });
+                // The broker finds the memory by it.
+                self.memory.mark()?;
                 let answer = ToGuest::Hello {
                     version: VERSION,
                     nonce,

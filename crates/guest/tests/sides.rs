@@ -49,6 +49,10 @@ fn connect(path: &Path) -> OwnedFd {
     )
     .expect("a socket");
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).expect("an address")).expect("connected");
+    // A program that is not served fails a test, and does not hold it up.
+    let limit = Some(Duration::from_secs(60));
+    rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, limit)
+        .expect("set");
     socket
 }
 
@@ -357,4 +361,42 @@ fn what_is_no_frame_ends_the_machines_connection() {
         let ended = sides.ends.recv_timeout(Duration::from_secs(60)).expect("an end");
         assert_eq!(ended, (relay::End::Malformed, 0));
     }
+}
+
+/// A program can write wherever the device's memory is: the next broker finds the label all the same.
+#[test]
+fn a_label_that_was_written_over_is_written_again() {
+    let sides = Sides::new();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&sides.files[0])
+        .and_then(|mut file| std::io::Write::write_all(&mut file, &[0xa5; 4096]))
+        .expect("written over");
+    let (broker, _ended) = sides.broker("broker");
+    assert_eq!(Program::start(&broker).call(b"abc"), Ok(b"cba".to_vec()));
+}
+
+/// Bytes that are not read make a socket's close wait. A program sends such a socket, and others are served meanwhile.
+#[test]
+fn a_descriptor_that_is_slow_to_close_holds_up_no_other_program() {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    let sides = Sides::new();
+    let (broker, _ended) = sides.broker("broker");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("it listens");
+    let mut slow = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+    let (peer, _) = listener.accept().expect("accepted");
+    slow.set_nonblocking(true).expect("set");
+    while slow.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&slow, Some(Duration::from_secs(600))).expect("set");
+    // One closes it after reading it, and one with the connection, behind a word that is refused.
+    let hostile = connect(&broker);
+    handshake::greet(hostile.as_fd(), slow.as_fd(), None).expect("sent");
+    handshake::greet(hostile.as_fd(), slow.as_fd(), None).expect("sent");
+    drop(slow);
+    for _ in 0..2 * COUNT {
+        assert_eq!(Program::start(&broker).call(b"abc"), Ok(b"cba".to_vec()));
+    }
+    drop(peer);
 }

@@ -228,15 +228,16 @@ fn is_roots(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0)
 }
 
-/// Whether root alone can change what a worker is told to load: the file is root's, and so is each folder above it. The
-/// folders of this program count as root's, since their owner could put another program there as well.
+/// The file that a worker is told to load, behind all links, if root alone can change it: it is root's, and so is each folder
+/// above it. The folders of this program count as root's, since their owner could put another program there as well.
 #[must_use]
-pub fn is_vouched(path: &Path) -> bool {
-    let own = std::env::current_exe().and_then(std::fs::canonicalize);
-    match (own, std::fs::canonicalize(path)) {
-        (Ok(own), Ok(path)) => is_below_roots_folders(&path, &own),
-        _ => false,
-    }
+pub fn vouched(path: &Path) -> Option<PathBuf> {
+    // A name without a folder is one that the loader searches for.
+    let named = Some(path).filter(|path| path.is_absolute())?;
+    let own = std::env::current_exe().and_then(std::fs::canonicalize).ok()?;
+    // The links on the way may be other users' to change. The file that they lead to now is the one that counts.
+    let path = std::fs::canonicalize(named).ok()?;
+    is_below_roots_folders(&path, &own).then_some(path)
 }
 
 fn is_below_roots_folders(path: &Path, own: &Path) -> bool {

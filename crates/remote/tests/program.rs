@@ -144,6 +144,39 @@ fn a_function_of_a_module_that_is_gone_is_told_of() {
 }
 
 #[test]
+fn what_one_thread_submitted_comes_before_what_another_does_then() {
+    alone(
+        "what_one_thread_submitted_comes_before_what_another_does_then",
+        || {
+            connect(1 << 16);
+            start(0);
+            let context: CUcontext = get!(cuCtxGetCurrent());
+            let (context, memory): (usize, CUdeviceptr) =
+                (context.expose_provenance(), get!(cuMemAlloc_v2(4)));
+            let (tell, told) = std::sync::mpsc::channel::<u8>();
+            let (answer, answered) = std::sync::mpsc::channel::<()>();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    cu!(cuCtxSetCurrent(std::ptr::with_exposed_provenance_mut(context)));
+                    for value in told {
+                        let mut bytes = [0_u8; 4];
+                        cu!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, 4));
+                        assert_eq!(bytes, [value; 4]);
+                        answer.send(()).unwrap();
+                    }
+                });
+                for value in 0..=250 {
+                    cu!(cuMemsetD8Async(memory, value, 4, std::ptr::null_mut()));
+                    tell.send(value).unwrap();
+                    answered.recv().unwrap();
+                }
+                drop(tell);
+            });
+        },
+    );
+}
+
+#[test]
 fn a_thousand_launches_wait_once() {
     alone("a_thousand_launches_wait_once", || {
         let (_, counts) = connect(1 << 16);

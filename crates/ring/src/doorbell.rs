@@ -92,14 +92,26 @@ impl Doorbell<AtomicU32> for Polling {
 }
 
 /// Naps until the word changes, and each nap is a quarter of the wait so far. So a wake is late by a quarter of the wait at
-/// most, and a side that waits for long takes little of a processor. For memory of a virtual machine (ivshmem-plain),
+/// most, and a side that waits for long takes little of a processor. From half a second on a nap is a hundredth of the wait,
+/// and after ten seconds 100 ms. For memory of a virtual machine (ivshmem-plain),
 /// across whose border no futex wakes. The other side rings by changing the word, as it does for each doorbell.
 #[derive(Clone, Copy, Debug)]
 pub struct Naps {
     /// No nap is shorter than this.
     pub shortest: Duration,
-    /// No nap is longer than this.
+    /// No nap of the first half second is longer than this.
     pub longest: Duration,
+}
+
+impl Naps {
+    /// No nap is longer than this, however long the wait is.
+    const LONGEST: Duration = Duration::from_millis(100);
+
+    /// The next nap of a side that has waited for so long.
+    fn next(&self, waited: Duration) -> Duration {
+        let longest = self.longest.max((waited / 100).min(Self::LONGEST));
+        (waited / 4).clamp(self.shortest, longest)
+    }
 }
 
 impl Default for Naps {
@@ -113,14 +125,18 @@ impl Default for Naps {
 
 impl Doorbell<AtomicU32> for Naps {
     fn wait(&self, signal: &AtomicU32, seen: u32, limit: Duration) {
+        self.wait_on(signal, seen, limit, Duration::ZERO);
+    }
+
+    fn wait_on(&self, signal: &AtomicU32, seen: u32, limit: Duration, waited: Duration) {
         let began = Instant::now();
         while signal.load(Relaxed) == seen {
-            let waited = began.elapsed();
-            let left = limit.saturating_sub(waited);
+            let now = began.elapsed();
+            let left = limit.saturating_sub(now);
             if left.is_zero() {
                 return;
             }
-            let nap = (waited / 4).clamp(self.shortest, self.longest).min(left);
+            let nap = self.next(waited.saturating_add(now)).min(left);
             let _slept = rustix::thread::nanosleep(&timespec(nap));
         }
     }
@@ -132,5 +148,17 @@ fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(duration.subsec_nanos()) as _,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_grow_with_the_wait() {
+        let next = |millis| Naps::default().next(Duration::from_millis(millis)).as_micros();
+        let waits = [0, 4, 20, 500, 1000, 10_000, 3_600_000];
+        assert_eq!(waits.map(next), [20, 1000, 5000, 5000, 10_000, 100_000, 100_000]);
     }
 }

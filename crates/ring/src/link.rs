@@ -11,7 +11,7 @@ use crate::error::RingError;
 use crate::layout::ChannelWords;
 use crate::mapping::Mapping;
 use crate::owner::Term;
-use crate::sleep::{Doorbell, SideWords, Waiting};
+use crate::sleep::{After, Doorbell, SideWords, Waiting};
 
 /// How long a side waits for the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +186,8 @@ impl<D: Doorbell<AtomicU32>> Link<D> {
         if self.spin(deadline, &mut ready)? {
             return Ok(());
         }
-        let mut looked = Instant::now();
+        let began = Instant::now();
+        let mut looked = began;
         loop {
             // In this order: what the other side wrote before it left is still read.
             let over =
@@ -207,7 +208,11 @@ impl<D: Doorbell<AtomicU32>> Link<D> {
             self.counts.sleeps += 1;
             let words = self.words();
             let [mine, _] = self.sides();
-            mine.sleep(what, &self.doorbell, left.min(self.limits.look), || {
+            let doorbell = After {
+                doorbell: &self.doorbell,
+                waited: began.elapsed(),
+            };
+            mine.sleep(what, &doorbell, left.min(self.limits.look), || {
                 Ok(!ready(words)? && !self.is_over())
             })?;
         }

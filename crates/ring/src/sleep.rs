@@ -49,8 +49,29 @@ pub struct SideWords<W> {
 pub trait Doorbell<W> {
     /// Sleeps until it rings, while `signal` is still `seen`, and for `limit` at most.
     fn wait(&self, signal: &W, seen: u32, limit: Duration);
+    /// The same, after earlier waits that lasted for `waited` and in which nothing came.
+    fn wait_on(&self, signal: &W, seen: u32, limit: Duration, waited: Duration) {
+        let _no_matter = waited;
+        self.wait(signal, seen, limit);
+    }
     /// Wakes the thread that waits at the other side. `signal` has been changed before.
     fn ring(&self, signal: &W);
+}
+
+/// A doorbell for a side that has waited for so long already.
+pub(crate) struct After<'a, D> {
+    pub doorbell: &'a D,
+    pub waited: Duration,
+}
+
+impl<W, D: Doorbell<W>> Doorbell<W> for After<'_, D> {
+    fn wait(&self, signal: &W, seen: u32, limit: Duration) {
+        self.doorbell.wait_on(signal, seen, limit, self.waited);
+    }
+
+    fn ring(&self, signal: &W) {
+        self.doorbell.ring(signal);
+    }
 }
 
 impl<W: Word> SideWords<W> {

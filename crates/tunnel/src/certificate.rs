@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -112,6 +112,19 @@ impl Authority {
         made.recursive(true).mode(0o700);
         made.create(&clients)
             .map_err(|error| unusable(&clients, &error))?;
+        // Two programs that make it at once would leave the key of one and the certificate of the other.
+        let lock_file = folder.join("lock");
+        let locked = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_file)
+            .and_then(|file| {
+                file.lock()?;
+                Ok(file)
+            })
+            .map_err(|error| unusable(&lock_file, &error))?;
         let (key_file, file) = (folder.join("authority.key"), folder.join("authority.pem"));
         if !file.exists() {
             let key = KeyPair::generate().map_err(|error| internal("a key", &error))?;
@@ -125,11 +138,27 @@ impl Authority {
             write(&key_file, &key.serialize_pem())?;
             write(&file, &certificate.pem())?;
         }
+        drop(locked);
         let key = read(&key_file)?;
         let key = KeyPair::from_pem(&key).map_err(|error| unusable(&key_file, &error))?;
+        let certificate = read(&file)?;
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes())
+            .map_err(|error| unusable(&file, &error))?;
+        let public = key.public_key_raw();
+        if !der.windows(public.len()).any(|part| part == public) {
+            return Err(Fault::new(
+                Code::RemoteIdentity,
+                format!(
+                    "`{}` and `{}` do not belong together",
+                    key_file.display(),
+                    file.display()
+                ),
+            )
+            .hint("remove both, start the server again, and have each host invited again"));
+        }
         Ok(Self {
             folder: folder.to_owned(),
-            certificate: read(&file)?,
+            certificate,
             issuer: Issuer::new(parameters(&key)?, key),
         })
     }
@@ -147,14 +176,30 @@ impl Authority {
     /// # Errors
     /// [`Code::Usage`] for what is no name, [`Code::RemoteIdentity`] where the copy cannot be written.
     pub fn invite(&self, name: &str, period: Period) -> Result<Identity, Fault> {
-        let file = self.client_file(name)?;
-        let identity = self.issue(
+        let identity = self.draft(name, period)?;
+        self.admit(name, &identity)?;
+        Ok(identity)
+    }
+
+    /// A client's identity that does not count yet: [`Authority::admit`] makes it count.
+    ///
+    /// # Errors
+    /// [`Code::Usage`] for what is no name.
+    pub fn draft(&self, name: &str, period: Period) -> Result<Identity, Fault> {
+        self.client_file(name)?;
+        self.issue(
             format!("{name}{CLIENT}"),
             ExtendedKeyUsagePurpose::ClientAuth,
             period,
-        )?;
-        write(&file, &hex(&identity.certificate))?;
-        Ok(identity)
+        )
+    }
+
+    /// From now on this identity is the client's, and an earlier one of that name does not count any more.
+    ///
+    /// # Errors
+    /// [`Code::Usage`] for what is no name, [`Code::RemoteIdentity`] where the copy cannot be written.
+    pub fn admit(&self, name: &str, identity: &Identity) -> Result<(), Fault> {
+        write(&self.client_file(name)?, &hex(&identity.certificate))
     }
 
     /// From now on the certificate of this client is not accepted. Whether there was one.
@@ -242,8 +287,22 @@ impl Identity {
     /// Reads the identity that [`Identity::write`] stored.
     ///
     /// # Errors
-    /// [`Code::RemoteIdentity`]: there is none.
+    /// [`Code::RemoteIdentity`]: there is none, or other users can read it.
     pub fn load(path: &Path) -> Result<Self, Fault> {
+        let mode = fs::metadata(path)
+            .map_err(|error| unusable(path, &error))?
+            .permissions()
+            .mode();
+        if mode & 0o077 != 0 {
+            return Err(Fault::new(
+                Code::RemoteIdentity,
+                format!(
+                    "`{}` holds a private key, and other users can read it",
+                    path.display()
+                ),
+            )
+            .hint(format!("chmod 600 {}", path.display())));
+        }
         Self::read(&read(path)?)
     }
 
@@ -306,8 +365,6 @@ fn read(path: &Path) -> Result<String, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -328,6 +385,16 @@ mod tests {
                 .unwrap()
                 .contains("KEY")
         );
+    }
+
+    #[test]
+    fn a_key_of_another_authority_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        Authority::open(&one).unwrap();
+        Authority::open(&other).unwrap();
+        fs::copy(one.join("authority.key"), other.join("authority.key")).unwrap();
+        assert_eq!(Authority::open(&other).unwrap_err().code, Code::RemoteIdentity);
     }
 
     #[test]
@@ -358,6 +425,8 @@ mod tests {
         let path = folder.path().join("stored");
         identity.write(&path).unwrap();
         assert_eq!(Identity::load(&path).unwrap().text(), identity.text());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(Identity::load(&path).unwrap_err().code, Code::RemoteIdentity);
         for end in [0, 10, identity.text().len() / 2, identity.text().len() - 40] {
             assert!(Identity::read(&identity.text()[..end]).is_err(), "{end}");
         }

@@ -3,7 +3,7 @@
 //! It has no device. What it may do is what its user may do with the agent. A client is served once it has shown a
 //! certificate of the authority that counts; until then it gets a thread, ten seconds and no answer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -23,9 +23,17 @@ use crate::talk::{Answer, Ask, Greeting, Wanted, Word, hear, say};
 use crate::tls::{self, GONE, Tls};
 use crate::{MESSAGE, talk};
 
-/// Connections at once: each has a thread.
+/// Connections of invited clients at once: each has a thread.
 const MOST_CONNECTIONS: usize = 1024;
-/// Connections of one slice, and its programs.
+/// Connections at once that have shown no certificate that counts.
+const MOST_NEWCOMERS: usize = 128;
+/// Connections of one client at once, of all its slices.
+const MOST_OF_CLIENT: usize = 256;
+/// Slices of one client at once.
+const MOST_SLICES: usize = 16;
+/// So many numbers of programs that ended are kept one by one.
+const MOST_ENDED: usize = 4096;
+/// Programs of one slice.
 const MOST_OF_SESSION: usize = 256;
 /// Calls of one thread that may be under way. Programs post four.
 const MOST_UNDER_WAY: usize = 8;
@@ -71,15 +79,43 @@ struct Relay {
     authority: Authority,
     host: Box<dyn Host>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    connections: AtomicUsize,
+    newcomers: AtomicUsize,
+    clients: Mutex<HashMap<String, usize>>,
+    slices: Mutex<HashMap<String, usize>>,
 }
 
 /// A client's slice.
 struct Session {
     client: String,
     slot: Box<dyn Slot>,
-    programs: Mutex<HashMap<u64, Arc<Program>>>,
+    programs: Mutex<Programs>,
     ended: AtomicBool,
+}
+
+/// The programs of a slice by their numbers, which a client counts upwards.
+#[derive(Default)]
+struct Programs {
+    live: HashMap<u64, Arc<Program>>,
+    ended: BTreeSet<u64>,
+    /// Up to this number no new program begins.
+    floor: u64,
+}
+
+impl Programs {
+    /// A thread that comes after its program's end gets no new worker.
+    fn end(&mut self, number: u64) -> Option<Arc<Program>> {
+        self.ended.insert(number);
+        if self.ended.len() > MOST_ENDED
+            && let Some(lowest) = self.ended.pop_first()
+        {
+            self.floor = self.floor.max(lowest);
+        }
+        self.live.remove(&number)
+    }
+
+    fn has_ended(&self, number: u64) -> bool {
+        self.ended.contains(&number) || (number <= self.floor && !self.live.contains_key(&number))
+    }
 }
 
 /// A program of the client's, and its worker.
@@ -108,7 +144,7 @@ impl Program {
 impl Session {
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
-        for (_, program) in lock(&self.programs).drain() {
+        for (_, program) in lock(&self.programs).live.drain() {
             program.end();
         }
     }
@@ -120,10 +156,13 @@ impl Session {
         if self.ended.load(Ordering::Acquire) {
             return Err(refused("the slice has ended"));
         }
-        if let Some(program) = programs.get(&number) {
+        if programs.has_ended(number) {
+            return Err(refused("the program has ended"));
+        }
+        if let Some(program) = programs.live.get(&number) {
             return Ok(Arc::clone(program));
         }
-        if programs.len() >= MOST_OF_SESSION {
+        if programs.live.len() >= MOST_OF_SESSION {
             return Err(refused("the slice has too many programs"));
         }
         let socket = self.slot.connect()?;
@@ -136,7 +175,7 @@ impl Session {
             connections: Mutex::default(),
             ended: AtomicBool::new(false),
         });
-        programs.insert(number, Arc::clone(&program));
+        programs.live.insert(number, Arc::clone(&program));
         Ok(program)
     }
 }
@@ -156,7 +195,9 @@ pub fn serve(
         authority,
         host,
         sessions: Mutex::default(),
-        connections: AtomicUsize::new(0),
+        newcomers: AtomicUsize::new(0),
+        clients: Mutex::default(),
+        slices: Mutex::default(),
     });
     loop {
         let (socket, peer) = match listener.accept() {
@@ -168,22 +209,19 @@ pub fn serve(
                 continue;
             }
         };
-        if relay.connections.fetch_add(1, Ordering::AcqRel) >= MOST_CONNECTIONS {
-            relay.connections.fetch_sub(1, Ordering::AcqRel);
+        let newcomer = Newcomer::new(&relay);
+        if relay.newcomers.load(Ordering::Acquire) > MOST_NEWCOMERS {
             continue;
         }
         let serving = Arc::clone(&relay);
-        let started = std::thread::Builder::new()
+        // Without a thread the connection ends.
+        let _started = std::thread::Builder::new()
             .name("connection".into())
             .spawn(move || {
-                if let Err(error) = serving.connection(socket) {
+                if let Err(error) = serving.connection(socket, newcomer) {
                     serving.host.log(&format!("{peer}: {error}"));
                 }
-                serving.connections.fetch_sub(1, Ordering::AcqRel);
             });
-        if started.is_err() {
-            relay.connections.fetch_sub(1, Ordering::AcqRel);
-        }
     }
 }
 
@@ -194,12 +232,68 @@ fn is_fatal(error: &io::Error) -> bool {
     )
 }
 
+/// A connection that has shown no certificate that counts.
+struct Newcomer(Arc<Relay>);
+
+impl Newcomer {
+    fn new(relay: &Arc<Relay>) -> Self {
+        relay.newcomers.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(relay))
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        self.0.newcomers.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One of a client's connections, or of its slices, in their counts by the clients' names.
+struct PlaceOf<'a> {
+    counts: &'a Mutex<HashMap<String, usize>>,
+    client: String,
+}
+
+impl<'a> PlaceOf<'a> {
+    /// None where this client, or all of them together, have as many as they may.
+    fn take(
+        counts: &'a Mutex<HashMap<String, usize>>,
+        client: &str,
+        most: usize,
+        most_of_all: usize,
+    ) -> Option<Self> {
+        let mut held = lock(counts);
+        let own = held.get(client).copied().unwrap_or(0);
+        if own >= most || held.values().sum::<usize>() >= most_of_all {
+            return None;
+        }
+        held.insert(client.to_owned(), own + 1);
+        drop(held);
+        Some(Self {
+            counts,
+            client: client.to_owned(),
+        })
+    }
+}
+
+impl Drop for PlaceOf<'_> {
+    fn drop(&mut self) {
+        let mut held = lock(self.counts);
+        if let Some(own) = held.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                held.remove(&self.client);
+            }
+        }
+    }
+}
+
 fn refused(fault: Fault) -> Answer {
     Answer::Refused { fault }
 }
 
 impl Relay {
-    fn connection(&self, socket: TcpStream) -> io::Result<()> {
+    fn connection(&self, socket: TcpStream, newcomer: Newcomer) -> io::Result<()> {
         let tls = tls::accepted(socket, Arc::clone(&self.config))?;
         let client = tls
             .client_certificate()
@@ -216,6 +310,12 @@ impl Relay {
             say(&mut frames, &refused(fault))?;
             return Err(io::Error::other("a certificate that counts no more"));
         };
+        let Some(_place) = PlaceOf::take(&self.clients, &client, MOST_OF_CLIENT, MOST_CONNECTIONS) else {
+            let fault = Fault::new(Code::Busy, "the server has too many connections of this host");
+            return say(&mut frames, &refused(fault));
+        };
+        drop(newcomer);
+        frames.stream().made()?;
         match wanted {
             Ask::Devices => {
                 let answer = match self.host.devices() {
@@ -231,6 +331,14 @@ impl Relay {
 
     /// Makes a slice, and keeps it as long as the connection lasts.
     fn open(&self, mut frames: Frames<Network>, client: String, wanted: Wanted) -> io::Result<()> {
+        let Some(_place) = PlaceOf::take(&self.slices, &client, MOST_SLICES, MOST_CONNECTIONS) else {
+            let fault = Fault::new(
+                Code::Busy,
+                format!("this host has {MOST_SLICES} slices of the server, and gets no more"),
+            )
+            .hint("end a program that has one");
+            return say(&mut frames, &refused(fault));
+        };
         let slot = match self.slot(&mut frames, &client, &wanted)? {
             Ok(slot) => slot,
             Err(fault) => return say(&mut frames, &refused(fault)),
@@ -305,14 +413,11 @@ impl Relay {
                 return say(&mut frames, &refused(fault));
             }
         };
-        let socket = frames.stream().socket();
-        // A program may be silent for long. The kernel notices a client that is gone.
-        socket.set_read_timeout(None)?;
-        let closer = socket.try_clone()?;
+        let closer = frames.stream().socket().try_clone()?;
         {
             let mut connections = lock(&program.connections);
             connections.retain(|connection| connection.peer_addr().is_ok());
-            if program.ended.load(Ordering::Acquire) || connections.len() >= MOST_OF_SESSION {
+            if program.ended.load(Ordering::Acquire) {
                 return Ok(());
             }
             connections.push(closer);
@@ -330,6 +435,7 @@ impl Relay {
         };
         say(&mut frames, &ready)?;
         frames.set_most(capacity);
+        frames.stream().carries()?;
         let carried = carry(&mut frames, worker.as_mut());
         let _closed = frames.stream().socket().shutdown(Shutdown::Both);
         match carried {
@@ -349,7 +455,7 @@ fn keep(frames: &mut Frames<Network>, name: &str, session: &Session) -> io::Resu
     say(frames, &ready)?;
     loop {
         if let Word::End { program } = hear(frames)? {
-            let ended = lock(&session.programs).remove(&program);
+            let ended = lock(&session.programs).end(program);
             if let Some(program) = ended {
                 program.end();
             }
@@ -392,4 +498,36 @@ fn random() -> io::Result<String> {
         filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
     }
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_so_many_places_and_another_one_has_its_own() {
+        let counts = Mutex::default();
+        let take = |client| PlaceOf::take(&counts, client, 2, 4);
+        let first = take("a");
+        let second = take("a");
+        assert!(first.is_some() && second.is_some() && take("a").is_none());
+        assert!(take("b").is_some());
+        drop(first);
+        assert!(take("a").is_some());
+        drop(second);
+        assert!(lock(&counts).is_empty());
+    }
+
+    #[test]
+    fn a_program_that_has_ended_does_not_begin_again() {
+        let mut programs = Programs::default();
+        let most = MOST_ENDED as u64;
+        for number in 1..=most + 1 {
+            assert!(!programs.has_ended(number));
+            assert!(programs.end(number).is_none());
+        }
+        assert_eq!(programs.ended.len(), MOST_ENDED);
+        assert!((1..=most + 1).all(|number| programs.has_ended(number)));
+        assert!(!programs.has_ended(most + 2));
+    }
 }

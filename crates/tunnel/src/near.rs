@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
 use divvy_remote::local::CHANNELS;
@@ -29,13 +29,15 @@ use rustls::{ClientConfig, ClientConnection};
 
 use crate::certificate::Identity;
 use crate::talk::{Answer, Ask, Wanted, Word, hear, say};
-use crate::tls::{self, GONE, Tls};
+use crate::tls::{self, GONE, TIME_LIMIT, Tls};
 use crate::{MESSAGE, talk};
 
 /// How often the client says that it lives.
 const BEAT: Duration = Duration::from_secs(5);
 /// While a thread waits for an answer, its ring is looked at no less often than this.
 const LOOK: Duration = Duration::from_millis(20);
+/// A connection that failed is tried again after this.
+const RETRY: Duration = Duration::from_millis(500);
 /// The first such look comes after this.
 const FIRST_LOOK: Duration = Duration::from_micros(50);
 
@@ -341,12 +343,16 @@ impl Shared {
         let mut message = Vec::new();
         loop {
             let end = match ring.receive(None, &mut message) {
-                Ok(waits) => match self.connect(program) {
+                Ok(waits) => match self.connect_in_time(program) {
                     Ok(mut way) => {
                         let end = forward(&mut ring, &mut way, &mut message, waits);
                         // Another descriptor of it is kept to end it from elsewhere.
                         let _closed = way.stream().socket().shutdown(Shutdown::Both);
                         end
+                    }
+                    // What is no answer to its greeting fails this thread's call, and the program goes on.
+                    Err(Lost) if waits && program.is_open() && ring.reply(&[0]).is_ok() => {
+                        End::Ring(until_gone(&mut ring, &mut message))
                     }
                     Err(Lost) => End::Network,
                 },
@@ -361,7 +367,18 @@ impl Shared {
         }
     }
 
-    /// A connection for one thread.
+    /// A connection for one thread. One that fails is tried again within the time limit: the server may be busy.
+    fn connect_in_time(&self, program: &Program) -> Result<StreamTransport<Network>, Lost> {
+        let deadline = Instant::now() + TIME_LIMIT;
+        loop {
+            match self.connect(program) {
+                Err(Lost) if program.is_open() && Instant::now() < deadline => std::thread::sleep(RETRY),
+                made => return made,
+            }
+        }
+    }
+
+    /// A connection for one thread, tried once.
     fn connect(&self, program: &Program) -> Result<StreamTransport<Network>, Lost> {
         let Link {
             address,
@@ -376,10 +393,8 @@ impl Shared {
         let Ok(Answer::Thread { capacity }) = ask(address, &mut frames, &thread) else {
             return Err(Lost);
         };
-        let socket = frames.stream().socket();
-        // A call takes as long as it wants. The kernel notices a server that is gone.
-        socket.set_read_timeout(None).map_err(|_| Lost)?;
-        let closer = socket.try_clone().map_err(|_| Lost)?;
+        frames.stream().carries().map_err(|_| Lost)?;
+        let closer = frames.stream().socket().try_clone().map_err(|_| Lost)?;
         let mut connections = lock(&program.connections);
         if program.ended.load(Ordering::Acquire) {
             return Err(Lost);
@@ -409,6 +424,15 @@ impl From<Lost> for End {
     }
 }
 
+/// Takes what a thread posted before it found that it has no server.
+fn until_gone(ring: &mut Server<Futex>, message: &mut Vec<u8>) -> RingError {
+    loop {
+        if let Err(error) = ring.receive(None, message) {
+            return error;
+        }
+    }
+}
+
 /// Carries one thread's messages, of which the first is in `message`, and their answers.
 fn forward(
     ring: &mut Server<Futex>,
@@ -422,7 +446,7 @@ fn forward(
         let mut under_way = 0_usize;
         let mut waits = waits;
         loop {
-            way.submit(message)?;
+            way.put(message)?;
             under_way += usize::from(waits);
             waits = loop {
                 // What is there goes together.

@@ -1,9 +1,10 @@
 //! TLS between the two sides, each with a certificate of the same authority.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
 use divvy_remote::stream::{Frames, Stream};
@@ -26,11 +27,59 @@ pub(crate) const GONE: Duration = Duration::from_secs(20);
 
 /// TLS over TCP.
 #[derive(Debug)]
-pub(crate) struct Tls<C: Side>(StreamOwned<C, TcpStream>);
+pub(crate) struct Tls<C: Side>(StreamOwned<C, Socket>);
+
+/// TCP, with one deadline over all reads and writes while a connection is made.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    tcp: TcpStream,
+    deadline: Cell<Option<Instant>>,
+}
+
+impl Socket {
+    fn new(tcp: TcpStream) -> Self {
+        Self {
+            tcp,
+            deadline: Cell::new(Instant::now().checked_add(TIME_LIMIT)),
+        }
+    }
+
+    fn remaining(&self) -> io::Result<Option<Duration>> {
+        let Some(deadline) = self.deadline.get() else {
+            return Ok(None);
+        };
+        match deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(left) = self.remaining()? {
+            self.tcp.set_read_timeout(Some(left))?;
+        }
+        self.tcp.read(into)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        if let Some(left) = self.remaining()? {
+            self.tcp.set_write_timeout(Some(left))?;
+        }
+        self.tcp.write(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
 
 /// The client's side, or the server's.
 pub(crate) trait Side: Sized {
-    fn stream(stream: &mut StreamOwned<Self, TcpStream>) -> &mut dyn ReadWrite;
+    fn stream(stream: &mut StreamOwned<Self, Socket>) -> &mut dyn ReadWrite;
     fn plaintext(&mut self) -> bool;
 }
 
@@ -40,7 +89,7 @@ impl<T: Read + Write> ReadWrite for T {}
 macro_rules! sides {
     ($($side:ty),*) => {$(
         impl Side for $side {
-            fn stream(stream: &mut StreamOwned<Self, TcpStream>) -> &mut dyn ReadWrite {
+            fn stream(stream: &mut StreamOwned<Self, Socket>) -> &mut dyn ReadWrite {
                 stream
             }
 
@@ -72,14 +121,31 @@ impl<C: Side> Write for Tls<C> {
 
 impl<C: Side> Stream for Tls<C> {
     fn has_more(&mut self) -> bool {
-        self.0.conn.plaintext() || self.0.sock.has_more()
+        self.0.conn.plaintext() || self.0.sock.tcp.has_more()
     }
 }
 
 impl<C: Side> Tls<C> {
     /// The connection below: to wait for it, or to end it from another thread.
     pub fn socket(&self) -> &TcpStream {
-        &self.0.sock
+        &self.0.sock.tcp
+    }
+
+    /// The connection is made: from now on each read and each write has its own limit.
+    pub fn made(&self) -> io::Result<()> {
+        self.0.sock.deadline.set(None);
+        self.socket().set_read_timeout(Some(TIME_LIMIT))?;
+        self.socket().set_write_timeout(Some(GONE))
+    }
+
+    /// The connection carries a thread's calls, which take as long as they want. The heartbeat of the slice's own
+    /// connection notices a side that is gone, and so does keepalive: a stream that is busy for long is alive.
+    pub fn carries(&self) -> io::Result<()> {
+        self.made()?;
+        self.socket().set_read_timeout(None)?;
+        self.socket().set_write_timeout(None)?;
+        sockopt::set_tcp_user_timeout(self.socket(), 0)?;
+        Ok(())
     }
 }
 
@@ -164,12 +230,12 @@ fn tune(socket: &TcpStream) -> io::Result<()> {
 pub(crate) fn accepted(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Tls<ServerConnection>> {
     tune(&socket)?;
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
-    let mut stream = StreamOwned::new(connection, socket);
+    let mut stream = StreamOwned::new(connection, Socket::new(socket));
     while stream.conn.is_handshaking() {
         if let Err(error) = stream.conn.complete_io(&mut stream.sock) {
             // The client is told why, and reads that before the end.
             let _told = stream.sock.flush();
-            let _end = stream.sock.shutdown(Shutdown::Write);
+            let _end = stream.sock.tcp.shutdown(Shutdown::Write);
             return Err(error);
         }
     }
@@ -204,7 +270,7 @@ pub(crate) fn connect(
     tune(&socket).map_err(|error| unreachable(&error))?;
     let name = ServerName::try_from(SERVER).map_err(|error| unusable(&error))?;
     let connection = ClientConnection::new(Arc::clone(config), name).map_err(|error| unusable(&error))?;
-    let mut frames = Frames::new(Tls(StreamOwned::new(connection, socket)), MOST);
+    let mut frames = Frames::new(Tls(StreamOwned::new(connection, Socket::new(socket))), MOST);
     let greeting: Greeting = hear(&mut frames).map_err(|error| explain(address, &error))?;
     if greeting.protocol != PROTOCOL {
         return Err(Fault::new(
@@ -216,6 +282,7 @@ pub(crate) fn connect(
         )
         .hint("install the same version of Divvy on both hosts"));
     }
+    frames.stream().made().map_err(|error| unreachable(&error))?;
     Ok(frames)
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use divvy_privileged::jail::forbid_tracing;
 use divvy_privileged::start_ticks;
-use divvy_privileged::workers::{Door, is_vouched, told};
+use divvy_privileged::workers::{Door, told, vouched};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -81,14 +81,18 @@ pub fn listen_for_slice() -> anyhow::Result<()> {
         maximum: Some(MOST_THREADS),
     };
     setrlimit(Resource::Nproc, most)?;
-    let (order, sockets) = told().context("The agent says nothing that is understood")?;
-    for (name, value) in &order.variables {
+    let (mut order, sockets) = told().context("The agent says nothing that is understood")?;
+    for (name, value) in &mut order.variables {
         let is_loaded = ["DIVVY_DRIVER", "DIVVY_NVML"].contains(&name.as_str()) && !value.is_empty();
-        if is_loaded && !is_vouched(Path::new(value)) {
-            bail!(
-                "{} is not loaded: other users than root could change it",
-                Path::new(value).display()
-            );
+        if is_loaded {
+            let path = Path::new(value);
+            let vouched = vouched(path).with_context(|| {
+                format!(
+                    "{} is not loaded: other users than root could change it",
+                    path.display()
+                )
+            })?;
+            *value = vouched.into();
         }
     }
     // Its end is of no account from now on: another agent may come.

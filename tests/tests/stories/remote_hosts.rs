@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use divvy_tests::host::{finish, stderr, succeeded};
@@ -51,6 +52,7 @@ impl Server {
         let file = client.home.join("invitation");
         fs::write(&file, invited).expect("a file");
         std::os::unix::fs::chown(&file, Some(client.uid), None).expect("root may");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("root may");
         let path = file.to_string_lossy();
         let join = ["remote", "join", &self.address, &path];
         succeeded(&finish(&mut system.divvy_as(client, join)));

@@ -71,11 +71,11 @@ pub struct Args {
 /// Runs the program.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
+    if let Some(place) = on_another_host(args, config)? {
+        return on(&place, args, context);
+    }
     if args.observe {
         return observe(args, context);
-    }
-    if let Some(place) = on_another_host(args)? {
-        return on(place, args, context);
     }
     let launch = Launch {
         request: request(args, config)?,
@@ -128,13 +128,18 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 /// The place of the device that is asked for, where that is another host.
-fn on_another_host(args: &Args) -> Result<Option<&str>, Fault> {
-    let mut places = args.terms.device.iter().filter_map(|device| match device {
-        Selector::Remote(place) => Some(place.as_str()),
+fn on_another_host(args: &Args, config: &Config) -> Result<Option<String>, Fault> {
+    // A run that joins a slice, or only looks, asks for no device by a setting.
+    if args.terms.device.is_empty() && (args.observe || args.slice.is_some()) {
+        return Ok(None);
+    }
+    let devices = flags::devices_or_setting(&args.terms.device, config)?;
+    let mut places = devices.iter().filter_map(|device| match device {
+        Selector::Remote(place) => Some(place.clone()),
         _ => None,
     });
     let place = places.next();
-    if place.is_some() && args.terms.device.len() > 1 {
+    if place.is_some() && devices.len() > 1 {
         return Err(Fault::new(
             Code::Usage,
             "a program on another host's device has that device alone",
@@ -146,19 +151,30 @@ fn on_another_host(args: &Args) -> Result<Option<&str>, Fault> {
 /// Runs the program on a device of another host, whose agent holds the limits.
 fn on(place: &str, args: &Args, context: &Context) -> Result<u8, Fault> {
     let terms = &args.terms;
-    let elsewhere = args.driver.is_some()
-        || args.slice.is_some()
-        || args.whole
-        || args.dry_run
-        || terms.isolation.is_some()
-        || terms.policy.is_some()
-        || terms.oversubscribe.is_some()
-        || terms.on_oom.is_some()
-        || terms.on_overuse.is_some();
-    if elsewhere {
+    let (compute, sharing) = (&terms.compute, &args.sharing);
+    let elsewhere = [
+        ("--observe", args.observe),
+        ("--driver", args.driver.is_some()),
+        ("--slice", args.slice.is_some()),
+        ("--name", args.name.is_some()),
+        ("--whole", args.whole),
+        ("--dry-run", args.dry_run),
+        ("--cap", compute.cap.is_some()),
+        ("--class", compute.class.is_some()),
+        ("--weight", compute.weight.is_some()),
+        ("--share", sharing.share.is_some()),
+        ("--replicas", sharing.replicas.is_some()),
+        ("--time-slice", sharing.time_slice.is_some()),
+        ("--isolation", terms.isolation.is_some()),
+        ("--policy", terms.policy.is_some()),
+        ("--oversubscribe", terms.oversubscribe.is_some()),
+        ("--on-oom", terms.on_oom.is_some()),
+        ("--on-overuse", terms.on_overuse.is_some()),
+    ];
+    if let Some((flag, _)) = elsewhere.iter().find(|(_, is_given)| *is_given) {
         return Err(Fault::new(
             Code::Usage,
-            "for a device of another host, only --memory, --compute and --wait can be chosen",
+            format!("{flag} has no effect on a device of another host: only --memory, --compute and --wait have one"),
         )
         .hint("the server decides the rest: see `divvy remote serve --help` there"));
     }

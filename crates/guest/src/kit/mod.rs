@@ -3,6 +3,7 @@
 
 pub mod deb;
 pub mod gzip;
+pub mod sha256;
 pub mod tar;
 
 use tar::{Entry, Kind};
@@ -25,34 +26,43 @@ RestartSec=2
 WantedBy=multi-user.target
 ";
 
-/// What cloud-init does with the package of this name, which lies where the guest can fetch it.
+/// What cloud-init does with the package of this name and this SHA-256, which lies where the guest can fetch it. dpkg is
+/// Debian's: a machine of another family takes the tarball.
 #[must_use]
-pub fn cloud_init(package: &str) -> String {
+pub fn cloud_init(package: &str, sum: &str) -> String {
     format!(
         "\
 #cloud-config
+# For Debian, Ubuntu and their kin: dpkg is theirs. The README has the commands for other systems.
 # Put {package} where the machine can fetch it, and its address in the place of the one below.
+# A package with another sum is not installed.
 runcmd:
-  - curl --fail --silent --show-error --output /var/tmp/{package} http://host.example/{package}
-  - dpkg --install /var/tmp/{package}
+  - >-
+    curl --fail --silent --show-error --output /var/tmp/{package} http://host.example/{package}
+    && echo '{sum}  /var/tmp/{package}' | sha256sum --check
+    && dpkg --install /var/tmp/{package}
 "
     )
 }
 
-/// How the tarball is installed.
-const README: &str = "\
+/// How the tarball of this name is installed. The folders that a machine has keep their owner and their mode.
+fn readme(name: &str) -> String {
+    format!(
+        "\
 Divvy's kit for a virtual machine: its programs use a device of the host's.
 
 Debian, Ubuntu and their kin: dpkg --install the package beside this tarball.
-Elsewhere, as root, in this folder:
+Elsewhere, as root, where the tarball lies:
 
-    cp -a usr etc /
+    tar -C / --no-same-owner --no-overwrite-dir --strip-components=1 -xzf {name}.tar.gz {name}/usr {name}/etc
     ldconfig
     systemctl enable --now divvy-guest.service
 
 The machine needs the arguments that `divvy guest run` on its host prints, and glibc of the version that Divvy's
-drop-ins need. cloud-init.yaml does the same at a machine's first start.
-";
+drop-ins need. cloud-init.yaml installs the package at a machine's first start, where dpkg is.
+"
+    )
+}
 
 /// Run when the package has been unpacked.
 const AFTER: &str = "\
@@ -130,9 +140,10 @@ impl Parts<'_> {
     /// The tarball.
     #[must_use]
     pub fn tarball(&self) -> Vec<u8> {
-        let cloud_init = cloud_init(&self.package());
+        let cloud_init = cloud_init(&self.package(), &sha256::sum(&self.deb()));
+        let readme = readme(&self.name());
         let mut entries = self.files();
-        for (name, text) in [("README", README), ("cloud-init.yaml", cloud_init.as_str())] {
+        for (name, text) in [("README", &readme), ("cloud-init.yaml", &cloud_init)] {
             entries.push(Entry {
                 path: name.to_owned(),
                 kind: Kind::File {
@@ -234,5 +245,48 @@ mod tests {
             scripts.contains("postinst") && scripts.contains("prerm"),
             "{scripts}"
         );
+    }
+    /// As the README says, but below another root. A folder that is there stays as it is, though the tarball has another
+    /// mode for it.
+    #[test]
+    fn the_readmes_command_leaves_the_machines_folders_as_they_are() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let parts = Parts {
+            library: b"library",
+            broker: b"broker",
+            version: "1.2.3",
+            architecture: "amd64",
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("root");
+        for (place, mode) in [("usr/lib", 0o751), ("etc/ld.so.conf.d", 0o711)] {
+            std::fs::create_dir_all(root.join(place)).expect("made");
+            std::fs::set_permissions(root.join(place), PermissionsExt::from_mode(mode)).expect("a mode");
+        }
+        std::fs::write(
+            folder.path().join(format!("{}.tar.gz", parts.name())),
+            parts.tarball(),
+        )
+        .expect("written");
+        let readme = readme(&parts.name());
+        let command = readme
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("tar -C / "));
+        printed(
+            Command::new("tar")
+                .current_dir(&folder)
+                .args(["-C", "root"])
+                .args(command.expect("the command").split(' ')),
+        )
+        .expect("tar");
+        let mode = |place: &str| std::fs::metadata(root.join(place)).expect("it is there").mode() & 0o7777;
+        assert_eq!(mode("usr/lib"), 0o751);
+        assert_eq!(mode("etc/ld.so.conf.d"), 0o711);
+        assert_eq!(mode("usr/lib/divvy/divvy-guest"), 0o755);
+        assert_eq!(
+            std::fs::read(root.join("usr/lib/divvy/libcuda.so")).expect("by the link"),
+            b"library"
+        );
+        assert!(!root.join("README").exists());
     }
 }

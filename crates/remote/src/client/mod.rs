@@ -44,6 +44,8 @@ struct Client {
     connector: Box<dyn Connector>,
     threads: AtomicU32,
     objects: AtomicU64,
+    /// How many calls all threads have submitted.
+    submitted: AtomicU32,
     /// What is known of functions.
     functions: parameters::Known,
     /// The memory that is shared with the server, once it was needed.
@@ -64,6 +66,7 @@ pub fn connect(connector: Box<dyn Connector>, unserved: fn(Symbol)) -> bool {
         connector,
         threads: AtomicU32::new(0),
         objects: AtomicU64::new(1),
+        submitted: AtomicU32::new(0),
         functions: parameters::Known::default(),
         area: OnceLock::new(),
         unserved,

@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use divvy_abi::*;
 
 use super::{callback, client, start};
-use crate::wire::by_hand::START;
+use crate::wire::by_hand::{CALLBACK_WAIT, START};
 use crate::wire::{HEADER_BYTES, HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
 use crate::{Lost, Transport};
 
 struct Thread {
     transport: Box<dyn Transport>,
-    number: u32,
     /// The number of the next message.
     next: u64,
     message: Vec<u8>,
@@ -115,7 +114,7 @@ fn open() -> Result<Thread, Lost> {
             length: HEADER_BYTES as u32,
             id: START,
             sequence: 1,
-            thread: number,
+            order: 0,
             sort: Sort::Call,
         };
         header.write(&mut Writer::new(&mut message));
@@ -130,7 +129,6 @@ fn open() -> Result<Thread, Lost> {
     let capacity = capacity.min(theirs.capacity as usize);
     let mut thread = Thread {
         transport,
-        number,
         next: 1,
         message: vec![0; capacity],
         answer,
@@ -171,13 +169,31 @@ pub fn capacity() -> Result<usize, CUresult> {
     with(|thread| Ok(thread.message.len()))
 }
 
+/// A message's place among the submitted calls of all threads. What this thread learned of another one, that one had done
+/// before, so a call counts all that it may rely on.
+fn order(id: u32, sort: Sort) -> u32 {
+    let Some(client) = client() else {
+        return 0;
+    };
+    match sort {
+        Sort::Submit => match client.submitted.fetch_add(1, Ordering::AcqRel).wrapping_add(1) {
+            // None is the zeroth: 0 is no place.
+            0 => client.submitted.fetch_add(1, Ordering::AcqRel).wrapping_add(1),
+            place => place,
+        },
+        // A submitted call may wait for the function that this call tells the end of.
+        _ if id == CALLBACK_WAIT => 0,
+        _ => client.submitted.load(Ordering::Acquire),
+    }
+}
+
 impl Thread {
     fn write(&mut self, id: u32, sort: Sort, put: impl FnOnce(&mut Writer<'_>)) -> Result<usize, CUresult> {
         let mut header = Header {
             length: 0,
             id,
             sequence: self.next,
-            thread: self.number,
+            order: 0,
             sort,
         };
         let mut to = Writer::new(&mut self.message);
@@ -186,6 +202,7 @@ impl Thread {
         // Nothing was sent, so the number is free again.
         let length = to.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         header.length = length as u32;
+        header.order = order(id, sort);
         header.write(&mut Writer::new(&mut self.message));
         self.next += 1;
         Ok(length)

@@ -23,6 +23,7 @@ pub const QUOTA: Quota = Quota {
     pinned: 1 << 15,
     // An input that waits would wait for ever.
     callbacks: 0,
+    order: std::time::Duration::ZERO,
     queued: 8,
     modules: 16,
     images: 1 << 16,
@@ -138,7 +139,7 @@ fn body(call: usize, raw: bool, sequence: u64, sort: Sort, part: &[u8]) -> Vec<u
         length: length as u32,
         id,
         sequence,
-        thread: 0,
+        order: 0,
         sort,
     };
     header.write(&mut Writer::new(&mut bytes));

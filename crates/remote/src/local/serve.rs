@@ -52,7 +52,9 @@ fn listen(socket: BorrowedFd<'static>, server: &Arc<Server>, ended: fn(End) -> !
                 continue;
             }
             Heard::Memory(memory, part) if wake.is_none() => {
-                let shape = Shape::within(part.bytes, message).ok_or(Errno::PROTO)?;
+                let mut shape = Shape::within(part.bytes, message).ok_or(Errno::PROTO)?;
+                // What is mapped and pinned here is bounded as for a region of the worker's own.
+                shape.data_bytes = shape.data_bytes.min(server.quota().area);
                 region =
                     Region::create_in_sealed(memory.as_fd(), part.at, &shape).map_err(|_| Errno::PROTO)?;
                 server.share_within(&region, part.pinned);

@@ -45,6 +45,13 @@ impl Doorbell<AtomicU32> for Wake {
         }
     }
 
+    fn wait_on(&self, signal: &AtomicU32, seen: u32, limit: Duration, waited: Duration) {
+        match self {
+            Self::Kernel(futex) => futex.wait_on(signal, seen, limit, waited),
+            Self::Naps(naps) => naps.wait_on(signal, seen, limit, waited),
+        }
+    }
+
     fn ring(&self, signal: &AtomicU32) {
         match self {
             Self::Kernel(futex) => futex.ring(signal),

@@ -93,6 +93,10 @@ impl<'a> Call<'a> {
     /// `CUDA_ERROR_OUT_OF_MEMORY` where the connection has as many as it may.
     pub fn loading(&self, bytes: u64) -> Result<Loading<'a>, Stop> {
         let held: &'a Held = &self.server.held;
+        // What an image says of itself may be any number: the sum must not come round.
+        if bytes > self.server.quota.images {
+            return Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY));
+        }
         let others = held.loading.fetch_add(bytes, Ordering::Relaxed);
         let loading = Loading { held, bytes };
         let sum = self.server.tables().weights.images.saturating_add(others);

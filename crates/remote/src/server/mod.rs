@@ -21,6 +21,7 @@ mod module;
 mod names;
 mod node;
 mod objects;
+mod order;
 mod pinned;
 mod primary;
 mod ranges;
@@ -28,6 +29,7 @@ mod start;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use divvy_abi::*;
 use divvy_ring::Region;
@@ -50,6 +52,8 @@ pub struct Quota {
     pub message: usize,
     /// Bytes of the largest image.
     pub image: usize,
+    /// How long a call waits for calls that other threads of the program submitted before it.
+    pub order: Duration,
     /// Bytes of the data area. It takes memory only where it is used.
     pub area: u64,
     /// Bytes of the data area that the device below has pinned.
@@ -72,6 +76,7 @@ impl Default for Quota {
             objects: 1 << 20,
             message: 1 << 20,
             image: 1 << 30,
+            order: Duration::from_secs(20),
             area: 1 << 36,
             pinned: 1 << 34,
             callbacks: 1,
@@ -161,6 +166,7 @@ pub struct Server {
     /// The memory that is shared with the program.
     area: OnceLock<Area>,
     traffic: Counters,
+    order: order::Order,
     held: Held,
     callbacks: Arc<callback::Callbacks>,
     /// Told of the id of each call that is not known.
@@ -193,6 +199,7 @@ impl Server {
             graphs: Mutex::default(),
             area: OnceLock::new(),
             traffic: Counters::default(),
+            order: order::Order::default(),
             held: Held::default(),
             callbacks: Arc::default(),
             unknown,
@@ -303,15 +310,16 @@ impl Session {
         if message.len() > self.server.quota.message {
             return Err(Malformed);
         }
-        let Some(thread) = self.thread else {
+        if self.thread.is_none() {
             return self.greet(message).map(Some);
-        };
+        }
         let (header, body) = Header::read(message)?;
         let called = matches!(header.sort, Sort::Call | Sort::Submit);
-        if !called || header.sequence != self.next || header.thread != thread {
+        if !called || header.sequence != self.next {
             return Err(Malformed);
         }
         self.next += 1;
+        self.server.order.wait(&header, self.server.quota.order);
         self.arena.clear();
         let before = self.upload.len() as u64;
         let (outcome, body) = {
@@ -330,6 +338,7 @@ impl Session {
         };
         // The call is over: another thread's may destroy what it used.
         self.uses.clear();
+        self.server.order.made(&header);
         self.server.held.changed(before, self.upload.len() as u64);
         let code = match outcome {
             Ok(code) | Err(Stop::Code(code)) => code,

@@ -4,8 +4,6 @@ use super::{Frames, Stream};
 use crate::{Lost, Transport};
 
 /// A [`Transport`] over a stream of the thread's own.
-///
-/// A submitted message may lie in a buffer until the next message that is waited for, or until [`StreamTransport::flush`].
 #[derive(Debug)]
 pub struct StreamTransport<S> {
     frames: Frames<S>,
@@ -22,6 +20,14 @@ impl<S: Stream> StreamTransport<S> {
     pub fn over(mut frames: Frames<S>, capacity: usize) -> Self {
         frames.set_most(capacity);
         Self { frames, capacity }
+    }
+
+    /// Sends a message, which may lie in a buffer until [`StreamTransport::flush`].
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn put(&mut self, message: &[u8]) -> Result<(), Lost> {
+        self.frames.put(message).map_err(|_| Lost)
     }
 
     /// Sends what lies in the buffer.
@@ -49,12 +55,13 @@ impl<S: Stream> Transport for StreamTransport<S> {
     }
 
     fn submit(&mut self, message: &[u8]) -> Result<(), Lost> {
-        self.frames.put(message).map_err(|_| Lost)
+        // Another thread's call may have to come after it.
+        self.put(message)?;
+        self.flush()
     }
 
     fn post(&mut self, message: &[u8]) -> Result<(), Lost> {
-        self.submit(message)?;
-        self.flush()
+        self.submit(message)
     }
 
     fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {

@@ -28,8 +28,9 @@ pub struct Header {
     pub id: u32,
     /// Counts the messages of a thread, from 0; an answer has its call's.
     pub sequence: u64,
-    /// The thread of the program.
-    pub thread: u32,
+    /// Of a call or a submitted call: how many calls all threads of the program had submitted, this one included; 0 for
+    /// one that keeps to no other thread's. Of a hello: the thread's number.
+    pub order: u32,
     /// What the message is.
     pub sort: Sort,
 }
@@ -40,7 +41,7 @@ impl Header {
         to.plain(self.length);
         to.plain(self.id);
         to.plain(self.sequence);
-        to.plain(self.thread);
+        to.plain(self.order);
         to.plain(self.sort as u32);
     }
 
@@ -54,7 +55,7 @@ impl Header {
             length: reader.plain()?,
             id: reader.plain()?,
             sequence: reader.plain()?,
-            thread: reader.plain()?,
+            order: reader.plain()?,
             sort: match reader.plain::<u32>()? {
                 1 => Sort::Call,
                 2 => Sort::Submit,

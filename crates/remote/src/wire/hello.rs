@@ -42,7 +42,7 @@ impl Hello {
             length: HELLO_BYTES as u32,
             id: 0,
             sequence: 0,
-            thread: self.thread,
+            order: self.thread,
             sort: Sort::Hello,
         };
         header.write(&mut to);
@@ -61,7 +61,7 @@ impl Hello {
         let (header, mut body) = Header::read(message)?;
         let mark: u64 = body.plain()?;
         let hello = Self {
-            thread: header.thread,
+            thread: header.order,
             version: body.plain()?,
             capacity: body.plain()?,
             digest: body.plain()?,

@@ -6,7 +6,7 @@ use super::message::{self, Sent};
 use super::{Header, Shape, Sort, by_hand, shapes};
 use crate::handle::Id;
 
-/// Prints a message: `7/0 cuMemAlloc_v2(dptr=?, bytesize=4096)`, with the message's number and its thread.
+/// Prints a message: `7/0 cuMemAlloc_v2(dptr=?, bytesize=4096)`, with the message's number and its place among those of all threads.
 ///
 /// Any bytes print as something. A string prints as a literal of Rust, so on one line, and a list by its length.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ impl fmt::Display for Printed<'_> {
         let Ok((header, body)) = Header::read(self.0) else {
             return write!(f, "{} bytes that are no message", self.0.len());
         };
-        write!(f, "{}/{} ", header.sequence, header.thread)?;
+        write!(f, "{}/{} ", header.sequence, header.order)?;
         let rest = body.rest().len();
         let generated = shapes().iter().find(|(_, id, _)| *id == header.id);
         let hand = by_hand::ALL.iter().find(|(id, _)| *id == header.id);

@@ -1,9 +1,9 @@
-//! `divvy guest kit`: what a machine needs.
+//! `divvy guest kit`: what a machine needs, with the sums of what is written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use divvy_guest::kit::Parts;
+use divvy_guest::kit::{Parts, sha256};
 use divvy_model::{Code, Fault};
 
 use crate::output;
@@ -39,10 +39,18 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         Ok(path)
     };
     let mut text = String::new();
-    for (name, bytes) in [
+    let files = [
         (format!("{}.tar.gz", parts.name()), parts.tarball()),
         (parts.package(), parts.deb()),
-    ] {
+    ];
+    let sums: String = files
+        .iter()
+        .map(|(name, bytes)| format!("{}  {name}\n", sha256::sum(bytes)))
+        .collect();
+    for (name, bytes) in files
+        .into_iter()
+        .chain([("SHA256SUMS".to_owned(), sums.into_bytes())])
+    {
         let path = write(&name, &bytes)
             .map_err(|error| Fault::new(Code::RunDir, format!("cannot write {name}")).because(&error))?;
         text.push_str(&format!("{}\n", path.display()));

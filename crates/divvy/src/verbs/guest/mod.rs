@@ -1,8 +1,10 @@
 //! `divvy guest`: devices for the programs of a virtual machine.
 
 mod kit;
+mod log;
 mod relay;
 mod run;
+mod socket;
 
 use divvy_model::Fault;
 

@@ -4,20 +4,22 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 
 use divvy_guest::frame::VERSION;
+use divvy_guest::machine::Machine;
 use divvy_guest::memory::Memory as Shared;
 use divvy_guest::qemu::{self, Control};
 use divvy_guest::relay::{End, Event, Relay};
 use divvy_model::{Bytes, Code, Fault};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, getuid, pidfd_open};
+use rustix::process::getuid;
 
+use super::log::Log;
+use super::socket;
 use crate::flags::parse;
 use crate::output;
-use crate::report::remark;
 
 /// The memory that machine and host share.
 #[derive(Clone, Debug, clap::Args)]
@@ -88,19 +90,17 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         cannot("the shared memory cannot be made")(errno)
             .hint("--shared-memory is a power of two, as 1GiB, and has 1 MiB at least for each of --programs")
     })?;
-    let mut relay = Relay::new(memory, worker.into(), |event| tell(&event));
+    let mut log = Log::default();
+    let mut relay = Relay::new(memory, worker.into(), move |event| tell(&mut log, &event));
     if args.command.is_empty() {
         return wait_for_machine(args, &mut relay);
     }
-    let (ours, mut machine) = start(&args.command, relay.memory())?;
-    let number = i32::try_from(machine.id()).ok().and_then(Pid::from_raw);
-    let ended = number.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    let ended = ended
-        .transpose()
-        .map_err(cannot("the machine cannot be watched"))?;
-    let served = relay.serve(ours.as_fd(), ended.as_ref().map(AsFd::as_fd));
+    // Each return from here on ends the machine, if it runs.
+    let (ours, machine) = start(&args.command, relay.memory())?;
+    let ended = machine.ended().map_err(cannot("the machine cannot be watched"))?;
+    let served = relay.serve(ours.as_fd(), Some(ended.as_fd()));
     drop(ours);
-    ends_well(served)?;
+    ends_well(served, "was killed")?;
     let status = machine
         .wait()
         .map_err(|error| Fault::new(Code::Guest, "the machine's end cannot be waited for").because(&error))?;
@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
 }
 
 /// Starts QEMU with a descriptor of the memory and one of the control channel: nothing of either has a path.
-fn start(words: &[OsString], memory: &Shared) -> Result<(OwnedFd, Child), Fault> {
+fn start(words: &[OsString], memory: &Shared) -> Result<(OwnedFd, Machine), Fault> {
     let make = || -> Result<(OwnedFd, OwnedFd, OwnedFd), Errno> {
         let (ours, its) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -129,7 +129,7 @@ fn start(words: &[OsString], memory: &Shared) -> Result<(OwnedFd, Child), Fault>
     command
         .args(&words[1..])
         .args(qemu::arguments(&path, memory.bytes(), &control));
-    let machine = command.spawn().map_err(|error| {
+    let machine = Machine::start(&mut command).map_err(|error| {
         Fault::new(
             Code::ProgramCannotRun,
             format!("{} cannot be started", words[0].to_string_lossy()),
@@ -142,31 +142,34 @@ fn start(words: &[OsString], memory: &Shared) -> Result<(OwnedFd, Child), Fault>
 /// Prints what QEMU is to be told, and serves the machine that comes.
 fn wait_for_machine(args: &Args, relay: &mut Relay<impl FnMut(Event)>) -> Result<u8, Fault> {
     let own = std::process::id();
-    let (address, control) = match &args.shared.socket {
-        Some(path) => (
-            SocketAddrUnix::new(path),
-            Control::Path(path.to_string_lossy().into_owned()),
-        ),
+    let (listener, file, control) = match &args.shared.socket {
+        Some(path) => {
+            let in_the_way = |errno| {
+                let fault = cannot("the machine's socket cannot be made")(errno);
+                match errno {
+                    Errno::ADDRINUSE => fault.hint(
+                        "another process listens there, or the file is not a socket of this user's: remove it, or \
+                         give another --socket",
+                    ),
+                    _ => fault.hint("--socket is a path of at most 107 bytes, in a folder that is there"),
+                }
+            };
+            // QEMU starts in another folder.
+            let path = std::path::absolute(path).map_err(|error| {
+                Fault::new(Code::Guest, "the path of --socket cannot be made whole").because(&error)
+            })?;
+            let (listener, file) = socket::listen_at(&path).map_err(in_the_way)?;
+            let control = Control::Path(path.to_string_lossy().into_owned());
+            (listener, Some(file), control)
+        }
         None => {
             let name = format!("divvy-guest-{}-{own}", args.name);
-            (
-                SocketAddrUnix::new_abstract_name(name.as_bytes()),
-                Control::Abstract(name),
-            )
+            let listener = SocketAddrUnix::new_abstract_name(name.as_bytes())
+                .and_then(|address| socket::listen(&address));
+            let listener = listener.map_err(cannot("the machine's socket cannot be made"))?;
+            (listener, None, Control::Abstract(name))
         }
     };
-    let listen = || -> Result<OwnedFd, Errno> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        rustix::net::bind(&socket, &address?)?;
-        rustix::net::listen(&socket, 1)?;
-        Ok(socket)
-    };
-    let listener = listen().map_err(cannot("the machine's socket cannot be made"))?;
     let memory = relay.memory();
     let path = format!("/proc/{own}/fd/{}", memory.file().as_raw_fd());
     output::print(&format!(
@@ -174,17 +177,15 @@ fn wait_for_machine(args: &Args, relay: &mut Relay<impl FnMut(Event)>) -> Result
         qemu::arguments(&path, memory.bytes(), &control).join(" ")
     ))?;
     let machine = accept(listener.as_fd()).map_err(cannot("no machine can be waited for"))?;
-    if let Some(path) = &args.shared.socket {
-        let _gone = std::fs::remove_file(path);
-    }
-    drop(listener);
+    drop((file, listener));
     let served = relay.serve(machine.as_fd(), None);
-    ends_well(served)?;
+    ends_well(served, "is not served")?;
     Ok(0)
 }
 
 /// The machine: a process of this user, or root's.
 fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let mut log = Log::default();
     loop {
         let machine = match rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             Err(Errno::INTR | Errno::CONNABORTED) => continue,
@@ -194,36 +195,48 @@ fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
         if peer.is_root() || peer == getuid() {
             return Ok(machine);
         }
-        remark("a process of another user's is not the machine, and is not served");
+        log.say(
+            "another user",
+            "a process of another user's is not the machine, and is not served",
+        );
     }
 }
 
-fn ends_well(served: Result<End, Errno>) -> Result<(), Fault> {
+/// `then` is what became of a machine that said what it may not.
+fn ends_well(served: Result<End, Errno>, then: &str) -> Result<(), Fault> {
     match served.map_err(cannot("the machine cannot be served"))? {
         End::Closed | End::Asked => Ok(()),
         End::Malformed => Err(Fault::new(
             Code::Guest,
-            "the machine said what no kit of this version says, and is not served",
+            format!("the machine said what no kit of this version says, and {then}"),
         )
         .hint("`divvy guest kit DIR` writes the kit of this version")),
     }
 }
 
-fn tell(event: &Event) {
-    let text = match event {
-        Event::Guest { version } if *version == VERSION => "the machine's broker is there".to_owned(),
-        Event::Guest { version } => format!(
-            "the machine's kit has version {version}, and this is {VERSION}: it is not served; `divvy guest kit DIR` \
-             writes the kit of this version"
+fn tell(log: &mut Log, event: &Event) {
+    let (kind, text) = match event {
+        Event::Guest { version } if *version == VERSION => {
+            ("broker", "the machine's broker is there".to_owned())
+        }
+        Event::Guest { version } => (
+            "other version",
+            format!(
+                "the machine's kit has version {version}, and this is {VERSION}: it is not served; `divvy guest kit \
+                 DIR` writes the kit of this version"
+            ),
         ),
-        Event::Opened(program) => format!("program {program} is served"),
-        Event::Refused(program, why) => format!("program {program} is not served: {why}"),
-        Event::Ended(program, None) => format!("program {program} has lost its worker"),
-        Event::Ended(program, Some(traffic)) => format!(
-            "program {program} has ended: {} bytes copied, {:.2} copies of each",
-            traffic.bytes(),
-            traffic.copies_per_byte()
+        Event::Opened(program) => ("served", format!("program {program} is served")),
+        Event::Refused(program, why) => ("not served", format!("program {program} is not served: {why}")),
+        Event::Ended(program, None) => ("lost", format!("program {program} has lost its worker")),
+        Event::Ended(program, Some(traffic)) => (
+            "ended",
+            format!(
+                "program {program} has ended: {} bytes copied, {:.2} copies of each",
+                traffic.bytes(),
+                traffic.copies_per_byte()
+            ),
         ),
     };
-    remark(&text);
+    log.say(kind, &text);
 }

@@ -1,12 +1,15 @@
 //! What `divvy remote serve` asks of its own host: the devices, and slices for clients.
 
-use std::io::{IoSliceMut, Read};
+use std::ffi::OsString;
+use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use divvy_model::{Code, Compute, Fault, Isolation, MemoryAmount, Selector};
 use divvy_tunnel::Wanted;
 use divvy_tunnel::far::{Host, Slot};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use crate::report::remark;
 
@@ -32,6 +35,7 @@ pub struct ThisHost {
     compute: Option<Compute>,
     isolation: Isolation,
     slices: AtomicU64,
+    starter: Starter,
 }
 
 impl ThisHost {
@@ -49,6 +53,7 @@ impl ThisHost {
             compute,
             isolation,
             slices: AtomicU64::new(1),
+            starter: Starter::default(),
         }
     }
 
@@ -61,7 +66,10 @@ impl ThisHost {
     /// The command of a client's slice.
     fn slice(&self, client: &str, wanted: &Wanted) -> Result<Command, Fault> {
         let number = self.slices.fetch_add(1, Ordering::Relaxed);
-        let mut command = self.divvy();
+        let mut command = Command::new("/proc/self/exe");
+        let server = std::process::id().to_string();
+        command.args(["remote", "within", &server, "--", "--run-dir"]);
+        command.arg(&self.run_dir);
         command.args(["-o", "json", "run", "--isolation", &self.isolation.to_string()]);
         command.args(["--name", &format!("remote-{client}-{}-{number}", wanted.pid)]);
         if let Some(device) = self.device(&wanted.device)? {
@@ -149,13 +157,12 @@ impl Host for ThisHost {
             |error: std::io::Error| Fault::new(Code::Internal, "a slice cannot be made").because(&error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_read_timeout(Some(TICK)).map_err(failed)?;
-        let child = self
-            .slice(client, wanted)?
+        let mut command = self.slice(client, wanted)?;
+        command
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
+            .stderr(Stdio::piped());
+        let child = self.starter.start(command).map_err(failed)?;
         let mut slice = Slice {
             socket: Mutex::new(ours),
             child,
@@ -166,8 +173,51 @@ impl Host for ThisHost {
     }
 
     fn log(&self, text: &str) {
-        remark(text);
+        remark(&in_one_line(text));
     }
+}
+
+/// A command, and the way of its child back.
+type Order = (Command, SyncSender<io::Result<Child>>);
+
+/// A thread that starts slices, as long as the server lives. Linux ends a process with the thread that started it, where
+/// the process asks for that.
+#[derive(Default)]
+struct Starter(Mutex<Option<Sender<Order>>>);
+
+impl Starter {
+    fn start(&self, command: Command) -> io::Result<Child> {
+        let lost = || io::Error::other("the thread that starts slices has ended");
+        let (made, child) = sync_channel(1);
+        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let (orders, ordered) = channel::<Order>();
+            std::thread::Builder::new()
+                .name("starter".into())
+                .spawn(move || {
+                    for (mut command, made) in ordered {
+                        let _unheard = made.send(command.spawn());
+                    }
+                })?;
+            *thread = Some(orders);
+        }
+        let orders = thread.as_ref().ok_or_else(lost)?;
+        orders.send((command, made)).map_err(|_| lost())?;
+        drop(thread);
+        child.recv().map_err(|_| lost())?
+    }
+}
+
+/// Becomes a `divvy` with these arguments, which ends with the server.
+pub fn within(server: u32, words: &[OsString]) -> Result<u8, Fault> {
+    let failed =
+        |error: io::Error| Fault::new(Code::Internal, "the process of a slice cannot start").because(&error);
+    set_parent_process_death_signal(Some(Signal::TERM)).map_err(|errno| failed(errno.into()))?;
+    let parent = rustix::process::getppid().map(Pid::as_raw_nonzero);
+    if parent.and_then(|pid| u32::try_from(pid.get()).ok()) != Some(server) {
+        return Err(Fault::new(Code::Internal, "the server has gone"));
+    }
+    Err(failed(Command::new("/proc/self/exe").args(words).exec()))
 }
 
 /// A `divvy run` of this host, with a process in it that hands workers over.
@@ -248,6 +298,20 @@ impl Drop for Slice {
     }
 }
 
+/// Text of a client's writes no line of its own into the log.
+fn in_one_line(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() {
+            let _written = write!(line, "\\u{{{:x}}}", u32::from(letter));
+        } else {
+            line.push(letter);
+        }
+    }
+    line
+}
+
 /// The failure that a `divvy` of ours printed.
 fn told(stderr: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(stderr);
@@ -307,7 +371,10 @@ mod tests {
             "{line}"
         );
         let line = words(&host, &wanted("1GiB", "10%"));
-        assert!(line.contains("--compute 10%") && !line.contains("4"), "{line}");
+        assert!(
+            line.contains("--compute 10%") && line.contains("--memory 1 GiB"),
+            "{line}"
+        );
         let line = words(&host, &Wanted::default());
         assert!(
             line.contains("--memory") && line.contains("--compute 30%") && !line.contains("--wait"),
@@ -330,6 +397,11 @@ mod tests {
             ..Wanted::default()
         };
         assert!(host.slice("laptop", &wanted).is_err());
+    }
+
+    #[test]
+    fn a_log_entry_is_one_line() {
+        assert_eq!(in_one_line("a\nb\u{1b}[1m ü"), "a\\u{a}b\\u{1b}[1m ü");
     }
 
     #[test]

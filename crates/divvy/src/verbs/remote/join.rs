@@ -74,6 +74,10 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
     let read = if args.file.as_os_str() == "-" {
         std::io::stdin().take(MOST).read_to_string(&mut text)
     } else {
+        // Another user who read the key could be this host.
+        if args.file.is_file() {
+            Identity::load(&args.file)?;
+        }
         fs::File::options()
             .read(true)
             .open(&args.file)

@@ -6,6 +6,7 @@ mod join;
 mod program;
 mod serve;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Subcommand;
@@ -21,7 +22,7 @@ pub use program::{Asked, run as run_program};
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy remote serve --listen 0.0.0.0:4815 --memory 16GiB     (on the GPU's host)
-  divvy remote invite laptop > laptop.pem                     (on the GPU's host)
+  divvy remote invite laptop --out laptop.pem                 (on the GPU's host)
   divvy remote join gpu7:4815 laptop.pem                      (on the other host)
   divvy remote list gpu7:4815
   divvy run --device tcp://gpu7:4815/0 --memory 4GiB -- python train.py")]
@@ -45,6 +46,13 @@ enum Verb {
     /// Hand the workers of the slice around this process to `divvy remote serve`
     #[command(hide = true)]
     HandOver,
+    /// Run `divvy` with these words, until the server with this number ends
+    #[command(hide = true)]
+    Within {
+        server: u32,
+        #[arg(last = true)]
+        words: Vec<OsString>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -63,6 +71,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::Join(args) => join::run(args),
         Verb::List(args) => list(args, context),
         Verb::HandOver => hand_over::run(),
+        Verb::Within { server, words } => host::within(*server, words),
     }
 }
 

@@ -21,10 +21,10 @@ pub struct Args {
     /// The only device that is served [default: the one that a client names]
     #[arg(long, value_name = "SEL", value_parser = parse::<Selector>)]
     device: Option<Selector>,
-    /// The most memory of a client's slice, and what a client gets that names none [default: what the client asks for]
+    /// The most memory of one run of a client's, and what a client gets that names none [default: what the client asks for]
     #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>)]
     memory: Option<MemoryAmount>,
-    /// The most compute share of a client's slice, and what a client gets that names none [default: as the client asks]
+    /// The most compute share of one run of a client's, and what a client gets that names none [default: as the client asks]
     #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>)]
     compute: Option<Compute>,
     /// How clients' programs are kept from the device. Each level but enforced is for tests alone
@@ -56,6 +56,9 @@ impl State {
 pub struct Invite {
     /// The host's name: lower-case letters, digits and `-`
     name: String,
+    /// Write it to this file, which its user alone can read [default: print it]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     state: State,
 }
@@ -97,9 +100,15 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 /// Prints an invitation.
 pub fn invite(args: &Invite) -> Result<u8, Fault> {
-    let identity = args.state.authority()?.invite(&args.name, a_year())?;
+    let authority = args.state.authority()?;
+    let identity = authority.draft(&args.name, a_year())?;
     remark("this holds a private key: bring it to its host by a way that others cannot read, as by ssh");
-    output::print(identity.text())?;
+    match &args.out {
+        Some(file) => identity.write(file)?,
+        None => output::print(identity.text())?,
+    }
+    // An earlier one counts until this one has been given out.
+    authority.admit(&args.name, &identity)?;
     Ok(0)
 }
 
