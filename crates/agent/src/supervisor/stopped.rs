@@ -6,6 +6,7 @@
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::decide::supervise::ProcessId;
 use crate::files::kernel;
 use crate::life::records;
 use crate::start::rundir::RunDir;
@@ -22,6 +23,11 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
+    /// Whether this is the process.
+    pub fn is(&self, id: ProcessId) -> bool {
+        (self.pid, self.start_ticks) == (id.pid, id.start_ticks)
+    }
+
     /// Lets it go on, if it is the process that was stopped: whatever user it has become since.
     pub fn release(&self) {
         if let Some(process) = Watched::again(self.pid, self.start_ticks) {

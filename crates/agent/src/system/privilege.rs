@@ -108,12 +108,17 @@ fn process(pid: u32, owner: Owner) -> io::Result<Process> {
 }
 
 /// Sends a signal that the kernel did not let this process send, or one of a root agent without a helper: as the process's
-/// user would, by the helper's rules. The caller has pinned the number.
+/// user would, by the helper's rules. It goes to the process that began at `start_ticks`, and to no later one of that
+/// number.
 ///
 /// # Errors
 /// `NotFound` where it has ended; `PermissionDenied`.
-pub(crate) fn signal(pid: u32, owner: Owner, signal: Signal) -> io::Result<()> {
-    let process = process(pid, owner)?;
+pub(crate) fn signal(pid: u32, start_ticks: u64, owner: Owner, signal: Signal) -> io::Result<()> {
+    let process = Process {
+        pid,
+        start_ticks,
+        owner,
+    };
     let request = Request::Signal { process, signal };
     let reply = match is_root_itself() {
         // The request names no path.

@@ -98,23 +98,25 @@ impl Watched {
         let Some(pidfd) = self.pinned() else {
             return false;
         };
+        // A descriptor does not reserve the number, so the start time goes along.
+        let as_one_of = |owner| {
+            let since = self.since;
+            since.is_some_and(|since| privilege::signal(self.pid, since, owner, signal).is_ok())
+        };
         // Root might signal each process. The kernel judges for the user, as it does where there is a helper.
         if !in_container && uid != 0 && privilege::is_root_itself() {
-            return privilege::signal(self.pid, Owner::User(uid), signal).is_ok();
+            return as_one_of(Owner::User(uid));
         }
         match pidfd_send_signal(pidfd, signal) {
             Ok(()) => true,
-            // The helper may signal it, and checks its user again. The process is pinned, so the number is its own.
-            Err(Errno::PERM) => {
-                let as_one_of = |owner| privilege::signal(self.pid, owner, signal).is_ok();
-                (in_container && as_one_of(Owner::Container)) || as_one_of(Owner::User(uid))
-            }
+            // The helper may signal it, and checks its user again.
+            Err(Errno::PERM) => (in_container && as_one_of(Owner::Container)) || as_one_of(Owner::User(uid)),
             Err(_) => false,
         }
     }
 
     /// Lets a process go on that this agent has stopped, though it has become another user's since. A helper does that for
-    /// what it has stopped itself. Returns whether the signal was sent.
+    /// what it has stopped itself. Returns whether the signal was sent. Only for what the agent's own list has as stopped.
     pub fn go_on(&self, in_container: bool, uid: u32) -> bool {
         self.signal_as(in_container, uid, Signal::CONT)
             || self
