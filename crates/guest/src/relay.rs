@@ -409,11 +409,9 @@ impl<L: FnMut(Event)> Relay<L> {
         self.waiting.clear();
         for index in (0..self.programs.len()).rev() {
             let program = &mut self.programs[index];
-            (program.is_held, program.is_told) = (false, true);
-            program.stage = Stage::Ending;
-            if let Some(worker) = &program.worker {
-                let _gone = rustix::net::shutdown(worker, Shutdown::Write);
-            }
+            program.is_held = false;
+            program.is_told |= matches!(program.stage, Stage::Greeting | Stage::Region);
+            self.end(index);
             self.reap_if_over(index);
         }
     }
@@ -436,15 +434,24 @@ impl<L: FnMut(Event)> Relay<L> {
             }
             for index in (0..self.programs.len()).rev() {
                 let program = &mut self.programs[index];
+                let Some(worker) = program.worker.as_ref().filter(|worker| is_readable(worker)) else {
+                    continue;
+                };
                 // A word that was under way is read, and then its end.
-                let has_ended = program.worker.as_ref().is_none_or(|worker| {
-                    is_readable(worker)
-                        && !matches!(handshake::said(worker.as_fd()), Ok(Some(_)))
-                        && !handshake::is_open(worker)
-                });
-                if has_ended {
-                    program.worker = None;
-                    self.reap_if_over(index);
+                match handshake::said(worker.as_fd()) {
+                    Ok(Some(said)) => {
+                        if let Said::Traffic(traffic) = said {
+                            program.traffic = Some(traffic);
+                        }
+                        let _gone = rustix::net::shutdown(worker, Shutdown::Write);
+                    }
+                    _ if handshake::is_open(worker) => {
+                        let _asked = rustix::net::shutdown(worker, Shutdown::Write);
+                    }
+                    _ => {
+                        program.worker = None;
+                        self.reap_if_over(index);
+                    }
                 }
             }
         }

@@ -257,6 +257,20 @@ fn a_worker_that_ends_is_the_end_of_its_program_alone() {
     assert_eq!(third.call(b"de"), Ok(b"ed".to_vec()));
 }
 
+/// The machine is switched off with a program in it: what was copied for that is told all the same.
+#[test]
+fn the_end_of_a_machine_tells_its_programs_ends() {
+    let sides = Sides::new();
+    let (broker, _ended) = sides.broker("broker");
+    let program = Program::start(&broker);
+    assert_eq!(program.call(b"abc"), Ok(b"cba".to_vec()));
+    rustix::net::shutdown(&sides.port, rustix::net::Shutdown::Both).expect("it was open");
+    let ended = sides.ends.recv_timeout(Duration::from_secs(60)).expect("it ends");
+    assert_eq!(ended, (relay::End::Closed, 0));
+    let events: Vec<Event> = sides.events.try_iter().collect();
+    assert_eq!(events.last(), Some(&Event::Ended(1, Some(TRAFFIC))), "{events:?}");
+}
+
 /// A program that finds no free part waits for one.
 #[test]
 fn more_programs_than_parts_take_turns() {
