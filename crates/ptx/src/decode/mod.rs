@@ -8,6 +8,7 @@ mod call;
 mod compare;
 mod control;
 mod convert;
+mod half;
 mod memory;
 mod moves;
 mod operand;
@@ -376,7 +377,9 @@ impl<'a> Decoder<'_, 'a> {
             "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
                 self.memory_access()
             }
-            "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent" => self.control(),
+            "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent"
+            // A kernel here begins after the end of the one before it: there is nothing to wait for.
+            | "griddepcontrol" => self.control(),
             "call" => self.call(),
             "bar" | "barrier" | "membar" | "fence" | "shfl" | "vote" | "match" | "activemask" | "redux"
             | "elect" => self.sync(),
