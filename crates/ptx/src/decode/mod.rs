@@ -9,6 +9,7 @@ mod compare;
 mod control;
 mod convert;
 mod half;
+mod matrix;
 mod memory;
 mod moves;
 mod operand;
@@ -87,9 +88,11 @@ pub(crate) struct Draft {
     /// `aux` is an index into `Decoder::calls`.
     pub aux_is_call: bool,
     pub ends: bool,
-    /// Registers a call reads and writes.
+    /// Registers that a call or a list reads and writes.
     pub reads_more: Vec<u32>,
     pub writes_more: Vec<u32>,
+    /// More operands than there are fields: `e` becomes the place of the list in `Code::slots`.
+    pub list: Vec<V>,
 }
 
 /// Why a statement has no instruction.
@@ -357,6 +360,7 @@ impl<'a> Decoder<'_, 'a> {
             ends: false,
             reads_more: Vec::new(),
             writes_more: Vec::new(),
+            list: Vec::new(),
         });
         let last = self.drafts.len() - 1;
         &mut self.drafts[last]
@@ -383,6 +387,7 @@ impl<'a> Decoder<'_, 'a> {
             "call" => self.call(),
             "bar" | "barrier" | "membar" | "fence" | "shfl" | "vote" | "match" | "activemask" | "redux"
             | "elect" => self.sync(),
+            "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(),
             _ => Err(Refusal::Unsupported),
         }
     }
@@ -500,6 +505,10 @@ impl<'a> Decoder<'_, 'a> {
             }
             if draft.aux_is_call {
                 inst.aux += calls_from;
+            }
+            if !draft.list.is_empty() {
+                inst.e = self.code.slots.len() as u32;
+                self.code.slots.extend(draft.list.iter().map(|v| slot(*v)));
             }
             if guard != NONE && !draft.own_guard {
                 inst.exec = ops::guarded;
