@@ -3,6 +3,7 @@
 
 mod allocate;
 mod arithmetic;
+mod async_copy;
 mod bits;
 mod call;
 mod compare;
@@ -72,8 +73,9 @@ pub(crate) struct Draft {
     pub e: V,
     /// Never written.
     pub f: V,
-    /// The predicate operand `c` is negated.
+    /// The predicate operand `c` is negated, or `e`.
     pub not_c: bool,
+    pub not_e: bool,
     pub imm: u64,
     pub aux: u32,
     pub guard: Option<(u32, bool)>,
@@ -348,6 +350,7 @@ impl<'a> Decoder<'_, 'a> {
             e: V::None,
             f: V::None,
             not_c: false,
+            not_e: false,
             imm: 0,
             aux: 0,
             guard: None,
@@ -388,6 +391,8 @@ impl<'a> Decoder<'_, 'a> {
             "bar" | "barrier" | "membar" | "fence" | "shfl" | "vote" | "match" | "activemask" | "redux"
             | "elect" => self.sync(),
             "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(),
+            "cp" => self.asynchronous(),
+            "mbarrier" => self.barrier_object(),
             _ => Err(Refusal::Unsupported),
         }
     }
@@ -496,6 +501,9 @@ impl<'a> Decoder<'_, 'a> {
             };
             if draft.not_c {
                 inst.c |= 1;
+            }
+            if draft.not_e {
+                inst.e |= 1;
             }
             if draft.target_in_aux {
                 inst.aux = base + draft.targets[0];

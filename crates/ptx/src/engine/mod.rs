@@ -2,6 +2,7 @@
 
 pub(crate) mod alu_float;
 pub(crate) mod alu_int;
+pub(crate) mod async_copy;
 pub(crate) mod atomics;
 mod block;
 pub(crate) mod compare;
@@ -17,6 +18,7 @@ pub(crate) mod launch;
 pub(crate) mod map;
 pub(crate) mod matrix;
 pub(crate) mod matrix_memory;
+pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod moves;
 mod pool;
