@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use divvy_arbiter::{MILLISECOND, Nanos};
 use rustix::process::Signal;
 
+use crate::engine::Engine;
 use crate::host::{Host, Tenant, Way};
 use crate::measure::{PAUSE, outcome, watch};
 use crate::shares::begin;
@@ -66,6 +67,9 @@ fn one(bench: &Bench, fault: Fault, word: &str) -> anyhow::Result<(Duration, Nan
     tenants.iter_mut().try_for_each(Tenant::go)?;
     std::thread::sleep(SETTLE);
     let before = lines(&host, word)?;
+    if matches!(fault, Fault::Signal(_)) {
+        until_it_runs(&engine, tenants[0].pid)?;
+    }
     let watcher = std::thread::spawn(move || watch(&engine, WATCHED, PAUSE));
     match fault {
         Fault::Signal(signal) => tenants[0].signal(signal)?,
@@ -86,6 +90,20 @@ fn one(bench: &Bench, fault: Fault, word: &str) -> anyhow::Result<(Duration, Nan
     tenants.iter_mut().for_each(Tenant::stop);
     let seen = outcome(&samples, &pids);
     Ok((told, seen.longest_gap(1, 0).max(seen.longest_gap(2, 0))))
+}
+
+/// One that has no work on the device holds no other up, stopped or not.
+fn until_it_runs(engine: &Engine, pid: u32) -> anyhow::Result<()> {
+    let busy = || Ok::<_, anyhow::Error>(engine.sample()?.busy.get(&pid).copied().unwrap_or(0));
+    let mut before = busy()?;
+    loop {
+        std::thread::sleep(PAUSE);
+        let now = busy()?;
+        if now > before {
+            return Ok(());
+        }
+        before = now;
+    }
 }
 
 /// How often the first tenant's events say so.
