@@ -87,6 +87,46 @@ fn a_program_on_two_devices_has_its_part_of_both() {
     assert!(both.end().success() && first.end().success() && second.end().success());
 }
 
+/// Each has launches of its own, longer than any quantum, and the slice's share is of both together.
+#[test]
+fn two_processes_of_one_slice_with_long_launches_have_its_share_and_neither_starves() {
+    let host = Host::with_devices(DEVICE);
+    succeeded(&finish(&mut host.divvy([
+        "slice",
+        "create",
+        "pair",
+        "--memory",
+        "2GiB",
+        "--compute",
+        "50%",
+    ])));
+    // It comes first: what a program launches while it is alone is not counted, and is in flight for long. Its kernels need a
+    // processor seldom: on a busy machine it uses what it is given.
+    let mut command = host.divvy(["run", "--name", "other", "--memory", "1GiB", "--compute", "50%"]);
+    command.arg("--").arg(spinner()).arg("10000");
+    let other = Tenant::start(command);
+    let of_pair = || {
+        let mut command = host.divvy(["run", "--slice", "pair", "--"]);
+        command.arg(spinner()).arg("80000");
+        Tenant::start(command)
+    };
+    let (one, two) = (of_pair(), of_pair());
+    let all = [&one, &two, &other];
+    let from = until_all_run(&host, &all);
+    until("the pair has had half, and each of it a part", || {
+        let each = had(&from, &engine(&host), &all);
+        let used: u64 = each.iter().sum();
+        if used < 2000 * MS {
+            return None;
+        }
+        let percent = |ns: u64, of: u64| ns * 100 / of.max(1);
+        let pair = each[0] + each[1];
+        let is_shared = (40..=60).contains(&percent(pair, used));
+        (is_shared && each[..2].iter().all(|ns| percent(*ns, pair) >= 30)).then_some(())
+    });
+    assert!(one.end().success() && two.end().success() && other.end().success());
+}
+
 #[test]
 fn leases_are_longer_while_memory_is_paged() {
     let host = Host::with_devices(DEVICE);

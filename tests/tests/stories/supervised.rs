@@ -285,11 +285,48 @@ fn a_program_that_becomes_a_subordinate_user_holds_no_more_than_its_slice_for_lo
     system.holds();
 }
 
+/// A program that is root's and set-user-id, started by a user: its real user stays the caller, as the kernel has it, so the
+/// caller may signal it, and so may the agent's helper in the caller's name.
+#[test]
+fn a_set_user_id_program_holds_no_more_than_its_callers_slice_for_long() {
+    let Some(system) = System::new() else { return };
+    let Some(compiler) = compiler() else { return };
+    let program = static_tenant(&system, &compiler);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&program, mode).expect("a mode");
+    let directory = system.run_directory();
+    let device = divvy_device::devices("h100", &directory).expect("a device")[0].uuid;
+    let alice = &system.users.alice;
+    let mut command = system.divvy_as(alice, ["run", "--name", "raised", "--memory", "1GiB"]);
+    // The level is the default of the system's agent.
+    command.args(["--policy", "best-effort", "--"]).arg(&program);
+    command
+        .arg(directory.join("pages.sock"))
+        .args([&device.to_string(), "3000"]);
+    let mut tenant = Tenant::start(command);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tenant.pid())).expect("it lives");
+    if !status.contains(&format!("Uid:\t{}\t0\t0\t", alice.uid)) {
+        eprintln!("skipped: set-user-id files count for nothing here (a mount with nosuid)");
+        return;
+    }
+    let (longest, most) = longest_beyond(&system, &[], 3);
+    assert!(most > LIMIT + ALLOWED, "it took what it wanted at first: {most}");
+    assert!(
+        longest < Duration::from_millis(1500),
+        "beyond its limit for {longest:?}"
+    );
+    assert_eq!(tenant.wait().code(), Some(128 + 9));
+    system.holds();
+}
+
 /// An attacker that passes the gate on the whole device, with a share of 30 % and a hard cap.
 #[test]
 fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     let host = Host::with_devices(DEVICE);
-    let honest = spinning(&host, "honest", &["--compute", "70%"]);
+    // Kernels that need a processor seldom: on a busy machine the device has work of both all the same.
+    let mut command = host.divvy(["run", "--name", "honest", "--memory", "1GiB", "--compute", "70%"]);
+    command.arg("--").arg(spinner()).arg("20000");
+    let honest = Tenant::start(command);
     let mut command = supervised(&host, "thief", &["--compute", "30%", "--cap", "hard"]);
     bare(&mut command, &host);
     command.arg(spinner()).arg("1000");
@@ -328,15 +365,10 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     assert!(worst < 0.32, "{:.1} % of 5 s", worst * 100.0);
     let (first, last) = (&looks[0], looks.last().expect("one"));
     let each = had(first, last, &[&honest, &thief]);
-    let lasted = last.now_ns - first.now_ns;
-    assert!(
-        each[0] * 100 > lasted * 60,
-        "the other has its own: {each:?} of {lasted}"
-    );
-    assert!(
-        each[1] * 100 > lasted * 10,
-        "and it is not starved: {each:?} of {lasted}"
-    );
+    // Of what was used: for how long the device has work at all depends on the machine.
+    let used: u64 = each.iter().sum();
+    assert!(each[0] * 100 > used * 60, "the other has its own: {each:?}");
+    assert!(each[1] * 100 > used * 10, "and it is not starved: {each:?}");
     let events = succeeded(&finish(&mut host.divvy(["events"])));
     assert!(
         events.contains("frozen") && events.contains("past the gate"),

@@ -85,7 +85,7 @@ struct Locked {
 
 /// Raises the calling thread's priority, where the agent may: it works for microseconds, and tenants that compute wait
 /// for it.
-fn hurry() {
+pub(crate) fn hurry() {
     const NICE: i32 = -10;
     let _as_before = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::daemon::Daemon;
+use crate::leasing::hurry;
 
 /// How often dead processes are searched for. A limiter that runs short searches by itself, so this is for the lists.
 const TICK: Duration = Duration::from_millis(100);
@@ -52,7 +53,14 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
         }
         RECALL
     })?;
-    repeat("supervisor", daemon, |daemon| daemon.supervisor.look())?;
+    let mut hurries = false;
+    repeat("supervisor", daemon, move |daemon| {
+        // A slice past its limit goes on until the next look: programs that compute must not delay that.
+        if !std::mem::replace(&mut hurries, true) {
+            hurry();
+        }
+        daemon.supervisor.look()
+    })?;
     let mut round = 0_u64;
     repeat("rounds", daemon, move |daemon| {
         daemon.compute_audit.meter();

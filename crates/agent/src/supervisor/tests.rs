@@ -155,7 +155,7 @@ fn no_innocent_process_is_touched_though_numbers_are_used_again() {
 }
 
 fn innocents() {
-    let runs: usize = std::env::var("DIVVY_TEST_RUNS").map_or(400, |runs| runs.parse().expect("a number"));
+    let runs: usize = std::env::var("DIVVY_TEST_RUNS").map_or(1000, |runs| runs.parse().expect("a number"));
     // A namespace has its own since Linux 6.14.
     let small = std::fs::write("/proc/sys/kernel/pid_max", "400").is_ok();
     let folder = tempfile::tempdir().expect("a folder");
@@ -345,6 +345,29 @@ fn what_the_slices_user_may_not_stop_is_not_noted_as_stopped() {
     let noted = crate::life::records::stored_frozen::<super::stopped::Stopped>(&members.run);
     assert_eq!(noted, [], "and the next agent lets nothing go on");
     assert!(!is_stopped(pid));
+}
+
+/// Its file cannot be written: what is stopped then would stay so for ever, should the agent be killed.
+#[test]
+fn what_cannot_be_noted_is_not_stopped_and_is_as_soon_as_it_can() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let mut shell = Shell::start();
+    let records = [slice("0123abcd", shell.child.id())];
+    let slices = Slices::of(&records, &members);
+    let pid = shell.spawn();
+    let mut register = Register::default();
+    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
+    // A folder that is not empty, in the file's place.
+    let in_the_way = members.run.path().join("frozen.json");
+    std::fs::create_dir_all(in_the_way.join("full")).expect("made");
+    assert_eq!(freezer.stop(&records[0], &mut register, &slices, &[]), 0);
+    assert!(!is_stopped(pid), "it runs on, and the next look tries again");
+    std::fs::remove_dir_all(&in_the_way).expect("removed");
+    assert_eq!(freezer.stop(&records[0], &mut register, &slices, &[]), 1);
+    until(|| is_stopped(pid));
+    freezer.release("0123abcd");
+    until(|| !is_stopped(pid));
 }
 
 #[test]

@@ -205,6 +205,13 @@ impl Attached {
         }
     }
 
+    /// Whether a thread of this process fetches a newer grant at this moment. What the old one says is then soon of no
+    /// meaning.
+    #[must_use]
+    pub fn is_following(&self) -> bool {
+        self.following.load(Acquire)
+    }
+
     #[cold]
     fn follow(&self) {
         let now = layout::monotonic_ns();

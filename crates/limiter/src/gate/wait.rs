@@ -425,6 +425,10 @@ impl Gate {
 
 /// Whether the agent is dead, in the view of a thread that has waited since `since`.
 fn is_alone(attached: &Attached, now: u64, since: u64) -> bool {
+    // A new agent has come, and another thread fetches its word: this launch waits for that, but not for ever.
+    if attached.is_following() && now.saturating_sub(since) < STALE_NS {
+        return false;
+    }
     let beat = attached.grant().beat_ns();
     // If there never was a heartbeat, the time counts from the moment when it was first missed.
     let last = if beat == 0 { since } else { beat };

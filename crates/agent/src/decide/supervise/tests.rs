@@ -262,6 +262,35 @@ fn a_driver_that_tells_late_makes_no_debt() {
     }
 }
 
+/// It is never charged, so nothing but the figures tells that they are late. It stands still whenever it is to.
+#[test]
+fn a_driver_that_tells_late_hides_no_use_and_a_freeze_is_not_said_to_fail() {
+    const LATE: u64 = 3000;
+    let mut time = Time::default();
+    let (mut total, mut told, mut is_stopped) = (0, 0, false);
+    for at in (0..120_000).step_by(100) {
+        if at % LATE == 0 {
+            told = total;
+        }
+        match timed(&mut time, at, &[(1, told)], 0) {
+            Step::Freeze(_) => is_stopped = true,
+            Step::Thaw => is_stopped = false,
+            Step::Nothing => {}
+            Step::Fails => panic!("it stands still, at {at}"),
+        }
+        total += if is_stopped { 0 } else { 100 };
+    }
+    // Its share, and what it has before the figures tell of it.
+    assert!(total <= 120_000 * 3 / 10 + 2 * LATE, "{total} ms");
+    assert!(total >= 120_000 / 5, "{total} ms");
+    // One that does not stand still is noticed all the same.
+    let mut time = Time::default();
+    let fails = (0..20_000)
+        .step_by(100)
+        .find(|at| timed(&mut time, *at, &[(1, at / LATE * LATE)], 0) == Step::Fails);
+    assert!(fails.is_some_and(|at| at <= 4 * LATE), "{fails:?}");
+}
+
 #[test]
 fn an_open_gate_owes_nothing_and_what_was_launched_then_is_waited_for() {
     let mut time = Time::default();

@@ -96,6 +96,8 @@ pub(crate) struct Time {
     beyond: u64,
     /// The longest time for which the slice was charged and the driver's figures stood still.
     delay: u64,
+    /// The most by which its figures grew beyond the time since the last look: they told of the time before.
+    late: u64,
     /// On the last look both balances were above their bounds.
     suspected: bool,
     /// What it owes; below zero it has credit. None while it is taken for honest.
@@ -217,6 +219,7 @@ impl Time {
         if charged > 0 && !moved && rate == 0 && !self.frozen {
             self.delay = self.delay.max(told_of).min(LONGEST_DELAY);
         }
+        self.late = self.late.max(used.saturating_sub(time)).min(LONGEST_DELAY);
         let used = used
             .min(told_of)
             .saturating_add(rate.min(time))
@@ -251,6 +254,7 @@ impl Time {
                 *self = Self {
                     before: self.before.take(),
                     delay: self.delay,
+                    late: self.late,
                     ..Self::default()
                 };
             }
@@ -262,7 +266,7 @@ impl Time {
         }
         // The first look sees what was in flight, and late figures are of the time before.
         self.used_frozen = self.used_frozen.saturating_add(used.saturating_sub(time / 10));
-        if self.used_frozen >= FREEZE_FAILS.saturating_add(self.delay) {
+        if self.used_frozen >= FREEZE_FAILS.saturating_add(self.delay.max(self.late)) {
             return Step::Fails;
         }
         Step::Freeze(debt.max(0).unsigned_abs())
