@@ -25,7 +25,7 @@ pub enum OnOveruse {
     /// It ends the process that holds memory beyond the limit, and freezes a slice that took time beyond its share.
     #[default]
     End,
-    /// It ends no process: it freezes the slice, for memory as well.
+    /// It freezes the slice, for memory as well. It ends only processes that use the device though they are frozen.
     Freeze,
     /// It only reports.
     Report,

@@ -349,6 +349,31 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     assert!(honest.end().success());
 }
 
+/// Another process of the user's, in no slice, undoes each stop at once. That ends the program, though the slice is only to
+/// be frozen.
+#[test]
+fn a_program_that_does_not_stand_still_is_ended_under_freeze_too() {
+    let host = Host::with_devices(DEVICE);
+    let words = ["--compute", "30%", "--cap", "hard", "--on-overuse", "freeze"];
+    let mut command = supervised(&host, "restless", &words);
+    bare(&mut command, &host);
+    command.arg(spinner()).arg("1000");
+    let mut thief = Tenant::start(command);
+    let pid = thief.device_pid();
+    let begin = Instant::now();
+    while divvy_tests::processes::is_alive(pid) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it is never ended");
+        divvy_tests::processes::signal(pid, Signal::CONT);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(thief.wait().code(), Some(128 + 9));
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(
+        events.contains("frozen") && events.contains("though its slice is frozen"),
+        "{events}"
+    );
+}
+
 /// Its children use the driver by themselves and end, each within a fraction of a look: the slice pays for its dead.
 #[test]
 fn a_program_of_many_short_processes_past_the_gate_has_no_more_than_its_share() {

@@ -185,7 +185,10 @@ impl Slice {
     /// soon as its socket is gone.
     pub fn end_worker(&mut self) {
         if let (Some(process), Some(worker)) = (self.worker.take(), &self.record.worker) {
-            let _soon = process.signal_as(false, worker.uid, rustix::process::Signal::KILL);
+            // It is the agent's own, and root's until it has become the slice's user.
+            if !process.signal_as(false, worker.uid, rustix::process::Signal::KILL) {
+                process.signal(rustix::process::Signal::KILL);
+            }
         }
     }
 

@@ -101,14 +101,35 @@ impl Freezer {
                 self.stopped.entry(slice.id.clone()).or_default().truncate(before);
                 break;
             }
+            let mut refused: Vec<ProcessId> = Vec::new();
             for id in running {
-                let _sent = register
+                let is_sent = register
                     .get(id)
                     .is_some_and(|vouched| vouched.signal(id, Signal::STOP));
                 signalled.push(id);
+                if !is_sent {
+                    refused.push(id);
+                }
             }
+            self.strike(&slice.id, before, &refused);
         }
         self.stopped.get(&slice.id).map_or(0, Vec::len)
+    }
+
+    /// Removes those that were noted behind the first `before` and not stopped: only what this agent has stopped may go on
+    /// by its word.
+    fn strike(&mut self, slice: &str, before: usize, refused: &[ProcessId]) {
+        let Some(of_slice) = self.stopped.get_mut(slice).filter(|_| !refused.is_empty()) else {
+            return;
+        };
+        let mut noted = of_slice.split_off(before.min(of_slice.len()));
+        let found = noted.len();
+        noted.retain(|stopped| !refused.iter().any(|id| stopped.is(*id)));
+        let is_changed = noted.len() < found;
+        of_slice.append(&mut noted);
+        if is_changed {
+            self.store();
+        }
     }
 
     /// Lets the slice's processes go on, children first: a shell then finds no child stopped.

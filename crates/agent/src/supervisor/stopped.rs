@@ -6,7 +6,7 @@
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::register::may_signal;
+use crate::decide::supervise::ProcessId;
 use crate::files::kernel;
 use crate::life::records;
 use crate::start::rundir::RunDir;
@@ -23,13 +23,16 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
-    /// Lets it go on, if it is the process that was stopped.
+    /// Whether this is the process.
+    pub fn is(&self, id: ProcessId) -> bool {
+        (self.pid, self.start_ticks) == (id.pid, id.start_ticks)
+    }
+
+    /// Lets it go on, if it is the process that was stopped: whatever user it has become since.
     pub fn release(&self) {
-        if let Some(process) = Watched::again(self.pid, self.start_ticks)
-            && may_signal(self.pid, self.uid, self.in_container)
-        {
+        if let Some(process) = Watched::again(self.pid, self.start_ticks) {
             let user_stops_it = has_pending_stop(self.pid);
-            process.signal_as(self.in_container, self.uid, Signal::CONT);
+            process.go_on(self.in_container, self.uid);
             if user_stops_it {
                 process.signal_as(self.in_container, self.uid, Signal::TSTP);
             }

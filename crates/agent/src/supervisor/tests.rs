@@ -323,6 +323,30 @@ fn another_users_process_below_a_divvy_run_is_not_signalled() {
     assert!(!super::register::may_signal(u32::MAX, 0, true));
 }
 
+/// A process below its `divvy run` that is root's wholly: the slice's user may not stop it, nor let it go on.
+#[test]
+fn what_the_slices_user_may_not_stop_is_not_noted_as_stopped() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("skipped: only root has processes of another user");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let mut shell = Shell::start();
+    let mut record = slice("0123abcd", shell.child.id());
+    record.uid = 54_321;
+    let records = [record];
+    let slices = Slices::of(&records, &members);
+    let pid = shell.spawn();
+    let mut register = Register::default();
+    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
+    assert!(register.find(pid, &slices).is_some(), "it is the slice's");
+    assert_eq!(freezer.stop(&records[0], &mut register, &slices, &[]), 0);
+    let noted = crate::life::records::stored_frozen::<super::stopped::Stopped>(&members.run);
+    assert_eq!(noted, [], "and the next agent lets nothing go on");
+    assert!(!is_stopped(pid));
+}
+
 #[test]
 fn a_stop_that_the_user_asked_for_meanwhile_outlives_the_freeze() {
     let folder = tempfile::tempdir().expect("a folder");

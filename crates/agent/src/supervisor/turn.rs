@@ -160,7 +160,7 @@ impl Turn<'_> {
                 );
             }
             Step::Freeze(_) => self.freeze(1, seen),
-            Step::Fails if on_overuse == OnOveruse::End && !seen.used.is_empty() => {
+            Step::Fails if !seen.used.is_empty() => {
                 let using = seen.used.iter().map(|(id, _)| *id).collect();
                 let why = "is ended: it uses the device on and on, though its slice is frozen";
                 self.end_these(using, why);

@@ -44,6 +44,12 @@ pub(crate) fn is_separate() -> bool {
     HELPER.get().is_some()
 }
 
+/// Whether this process does root's work itself.
+#[must_use]
+pub(crate) fn is_root_itself() -> bool {
+    !is_separate() && rustix::process::geteuid().is_root()
+}
+
 /// Whether root's work can be done at all: this is root, or has a helper.
 #[must_use]
 pub(crate) fn has_root() -> bool {
@@ -101,13 +107,27 @@ fn process(pid: u32, owner: Owner) -> io::Result<Process> {
     })
 }
 
-/// Sends a signal that the kernel did not let this process send. The caller has pinned the number.
+/// Sends a signal that the kernel did not let this process send, or one of a root agent without a helper: as the process's
+/// user would, by the helper's rules. It goes to the process that began at `start_ticks`, and to no later one of that
+/// number.
 ///
 /// # Errors
 /// `NotFound` where it has ended; `PermissionDenied`.
-pub(crate) fn signal(pid: u32, owner: Owner, signal: Signal) -> io::Result<()> {
-    let process = process(pid, owner)?;
-    match ask(&Request::Signal { process, signal })?.answer {
+pub(crate) fn signal(pid: u32, start_ticks: u64, owner: Owner, signal: Signal) -> io::Result<()> {
+    let process = Process {
+        pid,
+        start_ticks,
+        owner,
+    };
+    let request = Request::Signal { process, signal };
+    let reply = match is_root_itself() {
+        // The request names no path.
+        true => Direct::new(Path::new("/"))
+            .ask(&request)
+            .map_err(io::Error::other),
+        false => ask(&request),
+    };
+    match reply?.answer {
         Answer::Yes => Ok(()),
         answer => Err(refused(&answer)),
     }

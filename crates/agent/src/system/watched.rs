@@ -98,15 +98,30 @@ impl Watched {
         let Some(pidfd) = self.pinned() else {
             return false;
         };
+        // A descriptor does not reserve the number, so the start time goes along.
+        let as_one_of = |owner| {
+            let since = self.since;
+            since.is_some_and(|since| privilege::signal(self.pid, since, owner, signal).is_ok())
+        };
+        // Root might signal each process. The kernel judges for the user, as it does where there is a helper.
+        if !in_container && uid != 0 && privilege::is_root_itself() {
+            return as_one_of(Owner::User(uid));
+        }
         match pidfd_send_signal(pidfd, signal) {
             Ok(()) => true,
-            // The helper may signal it, and checks its user again. The process is pinned, so the number is its own.
-            Err(Errno::PERM) => {
-                let as_one_of = |owner| privilege::signal(self.pid, owner, signal).is_ok();
-                (in_container && as_one_of(Owner::Container)) || as_one_of(Owner::User(uid))
-            }
+            // The helper may signal it, and checks its user again.
+            Err(Errno::PERM) => (in_container && as_one_of(Owner::Container)) || as_one_of(Owner::User(uid)),
             Err(_) => false,
         }
+    }
+
+    /// Lets a process go on that this agent has stopped, though it has become another user's since. A helper does that for
+    /// what it has stopped itself. Returns whether the signal was sent. Only for what the agent's own list has as stopped.
+    pub fn go_on(&self, in_container: bool, uid: u32) -> bool {
+        self.signal_as(in_container, uid, Signal::CONT)
+            || self
+                .pinned()
+                .is_some_and(|pidfd| pidfd_send_signal(pidfd, Signal::CONT).is_ok())
     }
 
     /// Whether it may still live: an unknown state does not count as an end.
@@ -201,6 +216,38 @@ mod tests {
         OUT_OF_DESCRIPTORS.store(false, Relaxed);
         assert_eq!(new.life(), Life::Gone);
         assert!(Watched::again_by(child.id(), since, &EXHAUSTED).is_none());
+    }
+
+    #[test]
+    fn root_alone_signals_as_the_slices_user_and_lets_what_it_stopped_go_on() {
+        use std::os::unix::process::CommandExt;
+        const USER: u32 = 54_321;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let sleep = |user: u32| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("60").uid(user).gid(user).spawn().expect("a process")
+        };
+        let (mut roots, mut users) = (sleep(0), sleep(USER));
+        let pinned = Watched::now(roots.id()).expect("it lives");
+        assert!(!pinned.signal_as(false, USER, Signal::TERM), "it is root's");
+        pinned.signal(Signal::STOP);
+        let is_stopped = || Stat::of(roots.id()).expect("it lives").state == 'T';
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
+        // It was the user's when it was stopped.
+        assert!(pinned.go_on(false, USER));
+        while is_stopped() {
+            std::thread::yield_now();
+        }
+        let its = Watched::now(users.id()).expect("it lives");
+        assert!(!its.signal_as(false, USER + 1, Signal::TERM), "another user's");
+        assert!(its.signal_as(false, USER, Signal::TERM));
+        users.wait().expect("ended");
+        roots.kill().expect("ours");
+        roots.wait().expect("reaped");
     }
 
     #[test]

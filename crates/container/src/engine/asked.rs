@@ -116,7 +116,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// An engine that answers for one format.
+    /// An engine that answers for one format. Another test may start a program while this one's file is open for writing,
+    /// and the kernel executes no such file: it is tried until that program has closed it.
     fn engine(base: &Path, format: &str, answer: &Path) -> PathBuf {
         let program = base.join("engine");
         let script = format!(
@@ -126,6 +127,10 @@ mod tests {
         );
         std::fs::write(&program, script).expect("written");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        let is_busy = |error: std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
+        while std::process::Command::new(&program).output().is_err_and(is_busy) {
+            std::thread::yield_now();
+        }
         program
     }
 

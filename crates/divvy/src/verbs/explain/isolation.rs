@@ -82,8 +82,8 @@ pub fn story(entries: &[Entry]) -> String {
         }
     }
     text.push_str(
-        "\n`--on-overuse` says what supervision does: `end` (as above), `freeze` (it ends no process, and freezes the slice \
-         for its memory too), `report` (events only). Where the driver samples its figures, as NVIDIA's does for time, the \
+        "\n`--on-overuse` says what supervision does: `end` (as above), `freeze` (it freezes the slice \
+         for its memory too, and ends only what uses the device though it is frozen), `report` (events only). Where the driver samples its figures, as NVIDIA's does for time, the \
          share holds over tens of seconds and not over five.\n",
     );
     text

@@ -371,7 +371,10 @@ mod tests {
             "{line}"
         );
         let line = words(&host, &wanted("1GiB", "10%"));
-        assert!(line.contains("--compute 10%") && !line.contains("4"), "{line}");
+        assert!(
+            line.contains("--compute 10%") && line.contains("--memory 1 GiB"),
+            "{line}"
+        );
         let line = words(&host, &Wanted::default());
         assert!(
             line.contains("--memory") && line.contains("--compute 30%") && !line.contains("--wait"),
