@@ -314,7 +314,7 @@ pub struct Session {
     /// The objects that the present call uses.
     uses: Vec<uses::Use>,
     /// The context that is current on this thread, where it is known.
-    current: Option<Weak<uses::Presence>>,
+    current: Option<Weak<uses::UseCount>>,
 }
 
 /// A call that is being made.
@@ -329,7 +329,7 @@ struct Call<'a> {
     /// The name of the object that it makes.
     reserved: Option<Id>,
     /// The thread's current context, where it is known.
-    current: &'a mut Option<Weak<uses::Presence>>,
+    current: &'a mut Option<Weak<uses::UseCount>>,
     /// The call's use of it.
     in_current: Option<uses::Use>,
     /// Held by a call that destroys a context, or counts references to one.
@@ -554,7 +554,7 @@ impl Call<'_> {
         }
         let find = |call: &Self| {
             let real = call.current_real()?;
-            call.server.tables().objects.presence(Kind::Context, real)
+            call.server.tables().objects.use_count(Kind::Context, real)
         };
         *self.current = find(self);
         self.in_current = self.current.as_ref().and_then(uses::enter);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use divvy_abi::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUresult};
 
-use super::uses::{Presence, Use, Uses};
+use super::uses::{Use, UseCount, Uses};
 use crate::handle::{Id, Kind, Origin};
 
 /// The objects.
@@ -179,7 +179,7 @@ impl Objects {
     }
 
     /// How a thread whose current context this handle is finds out whether it is still there.
-    pub fn presence(&self, kind: Kind, real: u64) -> Option<Weak<Presence>> {
+    pub fn use_count(&self, kind: Kind, real: u64) -> Option<Weak<UseCount>> {
         let object = self.by_id.get(self.by_real.get(&(kind, real))?)?;
         Some(Arc::downgrade(&object.uses))
     }

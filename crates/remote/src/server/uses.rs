@@ -5,15 +5,15 @@ use std::sync::{Arc, Weak};
 
 /// What the uses of one object have in common.
 #[derive(Debug, Default)]
-pub struct Presence {
+pub struct UseCount {
     /// A call that destroys it has begun.
     closed: AtomicBool,
 }
 
 /// A call's use of an object, for as long as it is there. The table of objects has one, too.
-pub type Use = Arc<Presence>;
+pub type Use = Arc<UseCount>;
 
-impl Presence {
+impl UseCount {
     /// No use begins from now on by [`enter`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
@@ -26,8 +26,8 @@ impl Presence {
 }
 
 /// Begins a use without the table's lock. None where the object is gone, or a call destroys it.
-pub fn enter(presence: &Weak<Presence>) -> Option<Use> {
-    let used = presence.upgrade()?;
+pub fn enter(use_count: &Weak<UseCount>) -> Option<Use> {
+    let used = use_count.upgrade()?;
     // The other side closes first and then counts the uses. With a fence on each side, it counts this one, or this one
     // sees that it is closed.
     fence(Ordering::SeqCst);
@@ -36,8 +36,8 @@ pub fn enter(presence: &Weak<Presence>) -> Option<Use> {
 
 /// What a call that destroys an object waits for: the uses of all that goes with it.
 pub struct Uses {
-    own: Weak<Presence>,
-    others: Vec<Weak<Presence>>,
+    own: Weak<UseCount>,
+    others: Vec<Weak<UseCount>>,
 }
 
 impl Uses {

@@ -219,7 +219,7 @@ mod tests {
         assert!(refused(&accounts, amounts("2GiB", "10%")), "5 GiB of 4");
         assert!(refused(&accounts, amounts("1GiB", "30%")), "60% of 50%");
         // Another client has its own.
-        let (other, granted) = charge("desk", amounts("40GiB", "100%")).expect("there is room");
+        let (other, granted) = charge("tower", amounts("40GiB", "100%")).expect("there is room");
         assert_eq!(granted, amounts("4GiB", "50%"), "no more than its invitation");
         let server = amounts("512MiB", "100%");
         let unnamed = named(amounts("", ""));
