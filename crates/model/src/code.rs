@@ -206,6 +206,8 @@ codes! {
         "Both sides of a connection show a certificate of the server's own authority. On the device's host `divvy remote invite NAME` prints an invitation, and `divvy remote join HOST:PORT FILE` stores it on the client's host. An invitation holds for a year; a new one of the same name replaces the old one. A certificate that is expired or not valid yet may also mean that the clocks of the two hosts differ."
     95 RemoteVersion ACT "the other host has another version"
         "The two hosts speak different versions of the protocol. Install the same version of Divvy on both."
+    96 RemoteAllowance ACT "the host has all that it was invited to"
+        "An invitation can say how much memory and compute all runs of a host have together (`divvy remote invite --memory SIZE --compute SHARE`). The host's other runs leave too little of it for this one. Ask for less, end another run, or wait with `--wait`. The administrator of the GPU's host can invite the host again with other amounts."
     99 Internal ACT "something unforeseen"
         "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
 }

@@ -28,4 +28,4 @@ mod transport;
 pub mod wire;
 
 pub use local::LocalConnector;
-pub use transport::{Connector, Lost, Transport};
+pub use transport::{Connector, Lost, NotOpened, Transport};

@@ -16,6 +16,21 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
+/// Why a thread has no way to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOpened {
+    /// The server is gone.
+    Lost,
+    /// The server serves no more threads of this program at once.
+    Full,
+}
+
+impl From<Lost> for NotOpened {
+    fn from(_: Lost) -> Self {
+        NotOpened::Lost
+    }
+}
+
 /// One thread's way to the server. Messages arrive in the order in which they were sent.
 pub trait Transport {
     /// Bytes of the largest message, in either direction.
@@ -55,7 +70,7 @@ pub trait Connector: Send + Sync {
     ///
     /// # Errors
     /// The server is gone, or serves no more threads.
-    fn open(&self, thread: u32) -> Result<Box<dyn Transport>, Lost>;
+    fn open(&self, thread: u32) -> Result<Box<dyn Transport>, NotOpened>;
 
     /// The memory that program and server share, where there is such memory. Its data area holds pinned memory, and the
     /// bytes of large copies.

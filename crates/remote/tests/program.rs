@@ -411,3 +411,69 @@ fn a_connection_that_is_not_there_is_an_unavailable_device() {
         assert_eq!(count, 7);
     });
 }
+
+/// The worker has two devices, and the program shows itself the second one alone, after its first question.
+#[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "programs set the variable between their first question and cuInit"
+)]
+fn a_program_counts_the_devices_that_it_shows_itself_from_0() {
+    alone("a_program_counts_the_devices_that_it_shows_itself_from_0", || {
+        connect(1 << 16);
+        let version: i32 = get!(cuDriverGetVersion());
+        assert!(version > 0);
+        // SAFETY: no other thread of this process looks at the environment now.
+        unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", "1") };
+        cu!(cuInit(0));
+        let count: i32 = get!(cuDeviceGetCount());
+        let device: CUdevice = get!(cuDeviceGet(0));
+        assert_eq!((count, device), (1, 0));
+        let bus: i32 = get!(cuDeviceGetAttribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0));
+        let mut name = [0; 32];
+        cu!(cuDeviceGetPCIBusId(name.as_mut_ptr(), 32, 0));
+        // SAFETY: the driver wrote a C string.
+        let name = unsafe { std::ffi::CStr::from_ptr(name.as_ptr()) };
+        let shown = name.to_string_lossy();
+        assert!(
+            shown.contains(&format!(":{bus:02x}:")),
+            "{shown} and bus {bus}: one device"
+        );
+        let found: CUdevice = get!(cuDeviceGetByPCIBusId(name.as_ptr()));
+        assert_eq!(found, 0, "by the program's number");
+        for absent in [1, -2] {
+            let mut context: CUcontext = std::ptr::null_mut();
+            let code = code!(cuDevicePrimaryCtxRetain(&raw mut context, absent));
+            assert_eq!(code, CUDA_ERROR_INVALID_DEVICE, "{absent}");
+        }
+        let context: CUcontext = get!(cuDevicePrimaryCtxRetain(0));
+        cu!(cuCtxSetCurrent(context));
+        let current: CUdevice = get!(cuCtxGetDevice());
+        assert_eq!(current, 0);
+        let memory: CUdeviceptr = get!(cuMemAlloc_v2(4096));
+        let mut ordinal = -1_i32;
+        cu!(cuPointerGetAttribute(
+            (&raw mut ordinal).cast(),
+            CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+            memory
+        ));
+        assert_eq!(ordinal, 0);
+        let mut properties = CUmemAllocationProp {
+            type_: CU_MEM_ALLOCATION_TYPE_PINNED,
+            ..CUmemAllocationProp::default()
+        };
+        properties.location.type_ = CU_MEM_LOCATION_TYPE_DEVICE;
+        let allocation: CUmemGenericAllocationHandle = get!(cuMemCreate(2 << 20, &raw const properties, 0));
+        let mut back = CUmemAllocationProp::default();
+        cu!(cuMemGetAllocationPropertiesFromHandle(&raw mut back, allocation));
+        // SAFETY: any bits are a number.
+        assert_eq!(unsafe { back.location.anonymous1.id }, 0);
+        // SAFETY: as above.
+        properties.location.anonymous1.id = 1;
+        let mut none: CUmemGenericAllocationHandle = 0;
+        assert_ne!(
+            code!(cuMemCreate(&raw mut none, 2 << 20, &raw const properties, 0)),
+            CUDA_SUCCESS
+        );
+    });
+}

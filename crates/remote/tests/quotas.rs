@@ -132,6 +132,73 @@ fn nodes_of_graphs_are_counted_with_those_of_copies() {
     });
 }
 
+#[test]
+fn what_a_stream_captures_is_counted_from_the_first_call() {
+    alone("what_a_stream_captures_is_counted_from_the_first_call", || {
+        let server = with(Quota {
+            nodes: 5,
+            ..Quota::default()
+        });
+        let memory: CUdeviceptr = get!(cuMemAlloc_v2(4096));
+        let stream: CUstream = get!(cuStreamCreate(1));
+        let other: CUstream = get!(cuStreamCreate(1));
+        cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        // A submitted call's failure is the result of the next call that waits.
+        let fill = |stream| {
+            cu!(cuMemsetD8Async(memory, 1, 64, stream));
+            let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+            code!(cuStreamIsCapturing(stream, &raw mut status))
+        };
+        for count in 1..=5 {
+            assert_eq!(fill(stream), CUDA_SUCCESS);
+            assert_eq!(server.loads().2, count, "before there is a graph");
+        }
+        assert_eq!(fill(stream), CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(fill(other), CUDA_SUCCESS, "it captures nothing");
+        let mut graph: CUgraph = std::ptr::null_mut();
+        cu!(cuStreamEndCapture(stream, &raw mut graph));
+        assert_eq!(server.loads().2, 5, "the graph has them");
+        let mut node: CUgraphNode = std::ptr::null_mut();
+        assert_eq!(
+            code!(cuGraphAddEmptyNode(&raw mut node, graph, std::ptr::null(), 0)),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        cu!(cuGraphDestroy(graph));
+        assert_eq!(server.loads().2, 0);
+        // A stream that is destroyed takes its capture along.
+        cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        assert_eq!(fill(stream), CUDA_SUCCESS);
+        assert_eq!(server.loads().2, 1);
+        cu!(cuStreamDestroy_v2(stream));
+        assert_eq!(server.loads().2, 0);
+    });
+}
+
+#[test]
+fn the_logs_of_a_linker_are_counted_and_go_with_its_context() {
+    alone("the_logs_of_a_linker_are_counted_and_go_with_its_context", || {
+        let server = with(Quota {
+            images: 100_000,
+            ..Quota::default()
+        });
+        let context: CUcontext = get!(cuCtxCreate_v2(0, 0));
+        let mut log = vec![0_u8; 60_000];
+        let make = |log: &mut Vec<u8>| {
+            let mut keys = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+            let size = std::ptr::without_provenance_mut(log.len());
+            let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), size];
+            let mut linker: CUlinkState = std::ptr::null_mut();
+            let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
+            code!(cuLinkCreate_v2(2, keys, values, &raw mut linker))
+        };
+        assert_eq!(make(&mut log), CUDA_SUCCESS);
+        assert_eq!(server.loads().1, 60_000);
+        assert_eq!(make(&mut log), CUDA_ERROR_OUT_OF_MEMORY);
+        cu!(cuCtxDestroy_v2(context));
+        assert_eq!(server.loads().1, 0, "the server keeps none of it");
+    });
+}
+
 static GATE: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 static CALLED: AtomicU32 = AtomicU32::new(0);
 

@@ -109,11 +109,15 @@ fn a_connection_begins_with_a_hello_of_one_version() {
         server.session().receive(&whole(id, 0, Sort::Call, &[])).err(),
         Some(Malformed)
     );
-    let other = Hello {
-        version: VERSION + 1,
-        ..Hello::ours(0, 4096)
-    };
-    assert_eq!(server.session().receive(&other.encode()).err(), Some(Malformed));
+    // The first version's messages had no place in the order of submitted calls.
+    for version in [0, VERSION - 1, VERSION + 1, u32::MAX] {
+        let other = Hello {
+            version,
+            ..Hello::ours(0, 4096)
+        };
+        let refused = server.session().receive(&other.encode()).err();
+        assert_eq!(refused, Some(Malformed), "version {version}");
+    }
     let mut session = server.session();
     let answer = session.receive(&hello()).expect("a hello").expect("an answer");
     let theirs = Hello::decode(answer).expect("a hello");

@@ -19,6 +19,8 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::allowance::Allowance;
+
 /// The name in the server's certificate. It is the same for each server: the authority tells them apart.
 pub(crate) const SERVER: &str = "server.divvy.internal";
 /// The end of a client's name in its certificate.
@@ -177,7 +179,7 @@ impl Authority {
     /// [`Code::Usage`] for what is no name, [`Code::RemoteIdentity`] where the copy cannot be written.
     pub fn invite(&self, name: &str, period: Period) -> Result<Identity, Fault> {
         let identity = self.draft(name, period)?;
-        self.admit(name, &identity)?;
+        self.admit(name, &identity, &Allowance::default())?;
         Ok(identity)
     }
 
@@ -194,12 +196,25 @@ impl Authority {
         )
     }
 
-    /// From now on this identity is the client's, and an earlier one of that name does not count any more.
+    /// From now on this identity is the client's, and an earlier one of that name does not count any more. All its slices
+    /// together have no more than `allowance`.
     ///
     /// # Errors
     /// [`Code::Usage`] for what is no name, [`Code::RemoteIdentity`] where the copy cannot be written.
-    pub fn admit(&self, name: &str, identity: &Identity) -> Result<(), Fault> {
-        write(&self.client_file(name)?, &hex(&identity.certificate))
+    pub fn admit(&self, name: &str, identity: &Identity, allowance: &Allowance) -> Result<(), Fault> {
+        let kept = format!("{}\n{allowance}", hex(&identity.certificate));
+        write(&self.client_file(name)?, &kept)
+    }
+
+    /// What all slices of an invited client have together at most.
+    ///
+    /// # Errors
+    /// [`Code::RemoteIdentity`]: it is not invited any more, or its file cannot be understood.
+    pub fn allowance(&self, name: &str) -> Result<Allowance, Fault> {
+        let file = self.client_file(name)?;
+        let kept = read(&file)?;
+        let (_certificate, amounts) = kept.split_once('\n').unwrap_or((&kept, ""));
+        amounts.parse().map_err(|error| unusable(&file, &error))
     }
 
     /// From now on the certificate of this client is not accepted. Whether there was one.
@@ -223,6 +238,7 @@ impl Authority {
             .valid_dns_names()
             .find_map(|name| name.strip_suffix(CLIENT))?;
         let kept = read(&self.client_file(name).ok()?).ok()?;
+        let kept = kept.lines().next()?;
         (kept.trim() == hex(certificate)).then(|| name.to_owned())
     }
 
@@ -413,6 +429,38 @@ mod tests {
         for wrong in ["", "../x", "A", "a.b", "-a", "a-", &"a".repeat(41)] {
             assert!(authority.invite(wrong, a_year()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_clients_allowance_is_the_last_invitations_and_one_that_is_not_understood_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::open(folder.path()).unwrap();
+        let identity = authority.invite("laptop", a_year()).unwrap();
+        assert_eq!(authority.allowance("laptop"), Ok(Allowance::default()));
+        let allowance = Allowance {
+            memory: Some(divvy_model::Bytes(1 << 30)),
+            compute: None,
+        };
+        authority.admit("laptop", &identity, &allowance).unwrap();
+        assert_eq!(authority.allowance("laptop"), Ok(allowance));
+        assert_eq!(
+            authority.client(identity.certificate()).as_deref(),
+            Some("laptop")
+        );
+        let file = folder.path().join("clients/laptop");
+        // As earlier versions wrote it.
+        fs::write(&file, hex(identity.certificate())).unwrap();
+        assert_eq!(authority.allowance("laptop"), Ok(Allowance::default()));
+        fs::write(&file, format!("{}\nslices 2\n", hex(identity.certificate()))).unwrap();
+        assert_eq!(
+            authority.allowance("laptop").unwrap_err().code,
+            Code::RemoteIdentity
+        );
+        authority.forget("laptop").unwrap();
+        assert_eq!(
+            authority.allowance("laptop").unwrap_err().code,
+            Code::RemoteIdentity
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use divvy_remote::wire::{Header, Sort};
 use divvy_remote::{Connector, LocalConnector, Transport};
 use rustls::{ServerConfig, ServerConnection};
 
+use crate::allowance::Allowance;
 use crate::certificate::Authority;
 use crate::talk::{Answer, Ask, Greeting, Wanted, Word, hear, say};
 use crate::tls::{self, GONE, Tls};
@@ -50,13 +51,15 @@ pub trait Host: Send + Sync + 'static {
     /// What stopped it. The client is told.
     fn devices(&self) -> Result<serde_json::Value, Fault>;
 
-    /// A slice for a client. `goes_on` says whether the client still waits for it.
+    /// A slice for a client, whose slices have no more than `allowance` together. `goes_on` says whether the client still
+    /// waits for it.
     ///
     /// # Errors
     /// Why there is none. The client is told.
     fn open(
         &self,
         client: &str,
+        allowance: &Allowance,
         wanted: &Wanted,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Box<dyn Slot>, Fault>;
@@ -368,14 +371,18 @@ impl Relay {
         client: &str,
         wanted: &Wanted,
     ) -> io::Result<Result<Box<dyn Slot>, Fault>> {
+        let allowance = match self.authority.allowance(client) {
+            Ok(allowance) => allowance,
+            Err(fault) => return Ok(Err(fault)),
+        };
         let goes_on = AtomicBool::new(true);
         std::thread::scope(|scope| {
             let (made, slot) = sync_channel(1);
-            let goes_on = &goes_on;
+            let (goes_on, allowance) = (&goes_on, &allowance);
             scope.spawn(move || {
                 let opened = self
                     .host
-                    .open(client, wanted, &|| goes_on.load(Ordering::Acquire));
+                    .open(client, allowance, wanted, &|| goes_on.load(Ordering::Acquire));
                 let _unheard = made.send(opened);
             });
             loop {

@@ -13,17 +13,20 @@
 //! Program and worker are those of one host: each has a ring ([`divvy_ring`]) to its neighbour, which relays. So the
 //! program's process has no private key and no thread of TLS, and the process at the network has no device.
 //!
+//! * [`allowance`]: what a client's slices have together;
 //! * [`certificate`]: the server's authority, and invitations of clients;
 //! * [`near`]: the client's relay, a part of `divvy run`;
 //! * [`far`]: the server's relay;
 //! * [`talk`]: what the two say beside CUDA calls.
 
+pub mod allowance;
 pub mod certificate;
 pub mod far;
 pub mod near;
 pub mod talk;
 pub mod tls;
 
+pub use allowance::Allowance;
 pub use certificate::{Authority, Identity, a_year};
 pub use talk::Wanted;
 

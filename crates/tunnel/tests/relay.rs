@@ -14,7 +14,7 @@ use divvy_remote::server::{Quota, Server};
 use divvy_tunnel::certificate::Period;
 use divvy_tunnel::far::{Host, Slot};
 use divvy_tunnel::near::{Relay, Session, devices};
-use divvy_tunnel::{Authority, Identity, Wanted, a_year, far, tls};
+use divvy_tunnel::{Allowance, Authority, Identity, Wanted, a_year, far, tls};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tempfile::TempDir;
 
@@ -48,10 +48,11 @@ impl Host for Here {
     fn open(
         &self,
         client: &str,
+        allowance: &Allowance,
         wanted: &Wanted,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Box<dyn Slot>, Fault> {
-        assert_eq!(client, "laptop");
+        assert_eq!((client, *allowance), ("laptop", Allowance::default()));
         assert!(goes_on());
         match wanted.device.as_str() {
             "full" => Err(Fault::new(Code::DeviceFull, "no room").hint("wait")),

@@ -9,7 +9,7 @@ use divvy_privileged::workers::Door;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// As many processes stand between a program and its `divvy run` at most.
 const DEEPEST: usize = 256;
@@ -29,14 +29,30 @@ pub fn admits(door: &Door, connection: BorrowedFd<'_>) -> bool {
     let Some((root, since)) = *below else {
         return true;
     };
-    let pinned = match peer_pidfd(connection) {
-        Err(Errno::NOPROTOOPT) => pidfd_open(peer.pid, PidfdFlags::empty()),
-        pinned => pinned,
-    };
+    let pinned = pinned(connection, peer.pid);
     let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
     // Both live after the walk between them, so no number in it meant another process.
     let is_below = is_below(pid, root) && start_ticks(root).is_ok_and(|began| began == since);
     is_below && pinned.is_ok_and(|pinned| lives(&pinned))
+}
+
+/// The process that connected. Before Linux 6.5 it is the one that has its number now.
+fn pinned(connection: BorrowedFd<'_>, pid: Pid) -> Result<OwnedFd, Errno> {
+    match peer_pidfd(connection) {
+        Err(Errno::NOPROTOOPT) => pidfd_open(pid, PidfdFlags::empty()),
+        pinned => pinned,
+    }
+}
+
+/// The process that connected: its number, and its start in the kernel's ticks since boot. None where it has ended: the
+/// number may be another process's by now.
+pub fn identify(connection: BorrowedFd<'_>) -> Option<(u32, u64)> {
+    let peer = socket_peercred(connection).ok()?;
+    let pinned = pinned(connection, peer.pid).ok()?;
+    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+    let since = start_ticks(pid).ok()?;
+    // It lives after its start was read, so the start is its own.
+    lives(&pinned).then_some((pid, since))
 }
 
 /// A process that loses its parents becomes a child of its `divvy run`, so no program of it leaves the tree.
@@ -78,6 +94,35 @@ mod tests {
     fn own() -> (u32, u64) {
         let pid = std::process::id();
         (pid, start_ticks(pid).expect("we live"))
+    }
+
+    #[test]
+    fn a_program_is_known_while_it_lives_and_its_number_is_no_ones_after_that() {
+        use std::os::unix::net::UnixListener;
+        use std::process::{Command, Stdio};
+        let (ours, _its) = UnixStream::pair().expect("a pair");
+        assert_eq!(identify(ours.as_fd()), Some(own()));
+        // A child connects by itself, and the connection outlives it.
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let script =
+            "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\nsys.stdin.read()";
+        let started = Command::new("python3")
+            .args(["-c", script])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn();
+        let mut child = match started {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            child => child.expect("it starts"),
+        };
+        let (connection, _) = listener.accept().expect("it connects");
+        let known = identify(connection.as_fd()).expect("it lives");
+        assert_eq!(known.0, child.id());
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        assert_eq!(identify(connection.as_fd()), None);
     }
 
     #[test]

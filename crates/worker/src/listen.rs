@@ -11,15 +11,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use divvy_privileged::jail::forbid_tracing;
-use divvy_privileged::start_ticks;
 use divvy_privileged::workers::{Door, told, vouched};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, getuid, set_parent_process_death_signal, setrlimit};
 
-use crate::doors::admits;
+use crate::doors::{admits, identify};
 
 /// So many programs are served at once.
 const MOST: usize = 256;
@@ -162,13 +160,11 @@ fn serve(
     variables: Option<&[(String, OsString)]>,
     served: Arc<()>,
 ) -> anyhow::Result<()> {
-    // What the kernel said of the peer stands in the worker's own arguments, for the agent to read.
-    let peer = socket_peercred(&connection)?
-        .pid
-        .as_raw_nonzero()
-        .get()
-        .unsigned_abs();
-    let mut child = start(connection, peer, variables)?;
+    // A program that has ended needs no worker.
+    let Some(program) = identify(connection.as_fd()) else {
+        return Ok(());
+    };
+    let mut child = start(connection, program, variables)?;
     let waits = std::thread::Builder::new().spawn(move || {
         let _ended = child.wait();
         drop(served);
@@ -176,12 +172,17 @@ fn serve(
     waits.map(drop).context("Cannot wait for its process")
 }
 
-fn start(connection: OwnedFd, peer: u32, variables: Option<&[(String, OsString)]>) -> anyhow::Result<Child> {
+fn start(
+    connection: OwnedFd,
+    program: (u32, u64),
+    variables: Option<&[(String, OsString)]>,
+) -> anyhow::Result<Child> {
     // By what the kernel has open, not by a path: an upgrade may have put another program there.
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("divvy-worker")
-        .args(["--serve", &format!("{peer}:{}", start_ticks(peer).unwrap_or(0))])
+        // What the kernel said of the program stands in the worker's own arguments, for the agent to read.
+        .args(["--serve", &format!("{}:{}", program.0, program.1)])
         .stdin(Stdio::from(connection))
         .stdout(Stdio::null());
     if let Some(variables) = variables {

@@ -3,6 +3,8 @@
 //! In a container the worker's socket lies at a fixed path; elsewhere `DIVVY_REMOTE` names it. Without it, and once the
 //! worker is gone, calls answer `CUDA_ERROR_DEVICE_UNAVAILABLE`.
 
+mod log;
+
 use std::path::{Path, PathBuf};
 
 use divvy_remote::stream::emulated::{Distant, Network};
@@ -28,12 +30,13 @@ fn socket() -> Option<PathBuf> {
 }
 
 extern "C" fn capture() {
+    log::capture();
     if let Some(socket) = socket() {
         let connector = LocalConnector::new(socket);
         let connector: Box<dyn Connector> = match Network::of_environment() {
             Some(network) => Box::new(Distant { connector, network }),
             None => Box::new(connector),
         };
-        let _first = divvy_remote::client::connect(connector, |_| {});
+        let _first = divvy_remote::client::connect(connector, log::tell);
     }
 }

@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use divvy_tests::clients::system_python;
 use divvy_tests::host::{finish, stderr, succeeded};
@@ -211,6 +212,48 @@ fn a_tenant_reaches_neither_its_worker_nor_anothers_nor_the_pages() {
     assert!(!said.status.success(), "a device of its own: {said:?}");
     assert_eq!(first.allocate(MIB), Ok(()), "all that did no harm");
     assert_eq!(second.allocate(MIB), Ok(()));
+    system.holds();
+}
+
+#[test]
+fn a_client_that_forges_its_messages_gets_no_more_memory_and_harms_no_other_tenant() {
+    let Some(system) = System::new() else { return };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let mut second = probe(&system, bob, "second", "1GiB");
+    assert_eq!(second.allocate(600 * MIB), Ok(()));
+    let of_second = Workers::of(&system, "second");
+    let before = of_second.serving();
+    // The device's own figure, whatever any ledger says.
+    let on_device = || {
+        let devices = system.json(["devices"]);
+        devices["items"][0]["memory_used_bytes"]
+            .as_u64()
+            .expect("a number")
+    };
+    let others = on_device();
+    let mut forger = enforced(&system, alice, "forger", "256MiB");
+    forger
+        .arg(system.program("attacker"))
+        .args(["forge-calls", "1000"]);
+    let mut forger = forger.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut most = 0;
+    while forger.try_wait().expect("a child").is_none() {
+        most = most.max(on_device().saturating_sub(others));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let said: Value =
+        serde_json::from_str(&succeeded(&forger.wait_with_output().expect("it ended"))).expect("what it did");
+    println!("{said}, {most} bytes at most");
+    let number = |name: &str| said[name].as_u64().expect("a number");
+    assert!(number("sent") >= 1000 && number("succeeded") > 100, "{said}");
+    assert!(number("allocated") > 5, "it got memory at all: {said}");
+    assert!((MIB..=256 * MIB).contains(&most), "{most} bytes, {said}");
+    assert_eq!(of_second.serving(), before, "another tenant's worker");
+    assert!(second.copies());
+    assert!(second.allocate(600 * MIB).is_err(), "its limit holds as before");
+    gone(&system, "forger");
+    wait::until("its memory is free", || (on_device() <= others).then_some(()));
+    drop(second);
     system.holds();
 }
 

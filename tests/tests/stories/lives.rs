@@ -11,7 +11,7 @@ use divvy_tests::system::System;
 use divvy_tests::tenant::Tenant;
 use divvy_tests::{MIB, processes, wait};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// CUDA by ctypes.
 const CUDA: &str = r"
@@ -98,7 +98,9 @@ def one():
     thread.start()
     thread.join()
     return codes[-1]
-say(one_more=one(), first=allocate()[0])
+log = os.environ['DIVVY_LOG']
+say(one_more=[one(), one()], first=allocate()[0], told=open(log).read())
+os.unlink(log)
 go.set()
 for thread in threads: thread.join()
 say(after=one())
@@ -113,6 +115,9 @@ for _ in range(70):
     wait_for(count + 1)
     time.sleep(0.002)
 say(died=len(holds), served=holds.count(0), then=one())
+pid = os.fork()
+if not pid: os._exit(cuda.cuInit(0) & 255)
+say(again=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 pid = os.fork()
 if not pid: os._exit(allocate()[0] & 255)
 say(child=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), parent=allocate()[0])
@@ -132,6 +137,11 @@ fn program(system: &System, name: &str, script: &str, words: &[&str]) -> Option<
         "--",
     ];
     let mut command: Command = system.divvy_as(&system.users.alice, run);
+    // Read and removed by the program that has something to log.
+    command.env(
+        "DIVVY_LOG",
+        format!("/tmp/divvy-{name}-{}.log", std::process::id()),
+    );
     command
         .args(["python3", "-c", &format!("{CUDA}{script}")])
         .args(words);
@@ -237,7 +247,17 @@ fn threads_that_die_and_forks_take_nothing_from_the_others() {
         "{held}: with the first thread, as many as there are channels"
     );
     let one_more: Value = tenant.answer();
-    assert_ne!(one_more["one_more"], 0, "{one_more}");
+    assert_eq!(
+        one_more["one_more"],
+        json!([2, 2]),
+        "{one_more}: CUDA_ERROR_OUT_OF_MEMORY"
+    );
+    let told = one_more["told"].as_str().unwrap();
+    assert_eq!(
+        told.matches("64 threads of a program").count(),
+        1,
+        "{told}: one line"
+    );
     assert_eq!(one_more["first"], 0, "{one_more}: the others go on");
     assert_eq!(tenant.answer()["after"], 0, "ended threads give theirs back");
     let died = tenant.answer();
@@ -246,6 +266,7 @@ fn threads_that_die_and_forks_take_nothing_from_the_others() {
         "{died}: as do those that ended without a word"
     );
     assert_eq!(died["then"], 0, "{died}");
+    assert_eq!(tenant.answer()["again"], 3, "cuInit in a fork says so too");
     let forked = tenant.answer();
     assert_eq!(
         forked["child"], 3,

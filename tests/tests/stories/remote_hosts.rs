@@ -48,7 +48,12 @@ impl Server {
 
     /// A user of another host is invited, and joins.
     fn admit(&self, system: &System, server: &User, client: &User, name: &str) {
-        let invited = succeeded(&finish(&mut system.divvy_as(server, ["remote", "invite", name])));
+        self.admit_to(system, server, client, &[name]);
+    }
+
+    /// The same, with the words of `divvy remote invite`.
+    fn admit_to(&self, system: &System, server: &User, client: &User, words: &[&str]) {
+        let invited = succeeded(&finish(system.divvy_as(server, ["remote", "invite"]).args(words)));
         let file = client.home.join("invitation");
         fs::write(&file, invited).expect("a file");
         std::os::unix::fs::chown(&file, Some(client.uid), None).expect("root may");
@@ -132,6 +137,38 @@ fn programs_use_parts_of_another_hosts_device_and_leave_nothing() {
     no_slices(&system);
     drop(first);
     drop(third);
+    system.holds();
+}
+
+#[test]
+fn all_runs_of_a_client_together_have_no_more_than_its_invitation() {
+    let Some(system) = System::new() else { return };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let server = Server::start(&system, alice, "2GiB");
+    server.admit_to(
+        &system,
+        alice,
+        bob,
+        &["laptop", "--memory", "3GiB", "--compute", "60%"],
+    );
+    let most = ["--memory", "2GiB", "--compute", "30%"];
+    let first = server.probe(&system, bob, &most);
+    let refused = finish(server.run(&system, bob, &most).arg("true"));
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(stderr(&refused).contains("D0096"), "{}", stderr(&refused));
+    // What is left, for a run that names nothing.
+    let mut rest = server.probe(&system, bob, &[]);
+    assert_eq!(rest.memory().1, 1024 * MIB);
+    assert!(first.end().success());
+    let mut waits = server.probe(
+        &system,
+        bob,
+        &["--memory", "2GiB", "--compute", "30%", "--wait=20s"],
+    );
+    assert_eq!(waits.memory().1, 2048 * MIB);
+    assert!(waits.end().success() && rest.end().success());
+    no_slices(&system);
+    drop(server);
     system.holds();
 }
 

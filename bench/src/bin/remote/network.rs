@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use divvy_model::{Code, Fault};
 use divvy_tunnel::far::{Host, Slot};
 use divvy_tunnel::near::Session;
-use divvy_tunnel::{Authority, Wanted, a_year, far, tls};
+use divvy_tunnel::{Allowance, Authority, Wanted, a_year, far, tls};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -29,7 +29,13 @@ impl Host for Here {
         Ok(serde_json::json!([]))
     }
 
-    fn open(&self, _: &str, _: &Wanted, _: &(dyn Fn() -> bool + Sync)) -> Result<Box<dyn Slot>, Fault> {
+    fn open(
+        &self,
+        _: &str,
+        _: &Allowance,
+        _: &Wanted,
+        _: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Box<dyn Slot>, Fault> {
         Ok(Box::new(self.clone()))
     }
 

@@ -39,8 +39,8 @@ fn program_of(slice: &SliceRecord, worker: u32) -> Option<u32> {
     }
     let arguments = kernel::bytes(worker, "cmdline").ok()?;
     let (pid, since) = program_in(&arguments)?;
-    // Users of containers are not the slice's.
-    let is_its_users = !slice.containers.is_empty() || procs::owner(pid) == Some(slice.uid);
+    // A program of a container may be another user's. Nothing vouches for its number here, so its worker is shown.
+    let is_its_users = procs::owner(pid) == Some(slice.uid);
     (is_its_users && procs::start_ticks(pid) == Some(since)).then_some(pid)
 }
 

@@ -4,8 +4,9 @@
 
 use core::ffi::CStr;
 
-use divvy_abi::c_char;
+use divvy_abi::{CUdevice, c_char};
 
+use super::{location, start};
 use crate::handle::Word;
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -40,7 +41,7 @@ count! { u32 u64 usize i32 }
 ///
 /// # Safety
 /// `from` is null, or may be read.
-pub unsafe fn put_input<T>(to: &mut Writer<'_>, from: *const T, cleared: &[usize]) {
+pub unsafe fn put_input<T: 'static>(to: &mut Writer<'_>, from: *const T, cleared: &[usize]) {
     to.flag(!from.is_null());
     if from.is_null() {
         return;
@@ -54,18 +55,22 @@ pub unsafe fn put_input<T>(to: &mut Writer<'_>, from: *const T, cleared: &[usize
     }
     // SAFETY: the rest of the element; the caller vouches for it.
     unsafe { to.copy(from.cast::<u8>().add(at), size_of::<T>() - at) };
+    location::to_worker::<T>(to.last(size_of::<T>()));
 }
 
 /// A list, or a null pointer.
 ///
 /// # Safety
 /// `from` is null, or has so many elements.
-pub unsafe fn put_inputs<T>(to: &mut Writer<'_>, from: *const T, count: u64) {
+pub unsafe fn put_inputs<T: 'static>(to: &mut Writer<'_>, from: *const T, count: u64) {
     let Some(bytes) = bytes(to, from.is_null(), count, size_of::<T>()) else {
         return;
     };
     // SAFETY: the caller vouches for the elements.
     unsafe { to.copy(from.cast(), bytes) };
+    for one in to.last(bytes).chunks_exact_mut(size_of::<T>().max(1)) {
+        location::to_worker::<T>(one);
+    }
 }
 
 /// Writes the count of a list. Gives its bytes, where there is a list and it is not too long for any message.
@@ -80,7 +85,7 @@ fn bytes(to: &mut Writer<'_>, null: bool, count: u64, size: usize) -> Option<usi
 ///
 /// # Safety
 /// `from` is null, or has so many elements.
-pub unsafe fn put_handles<T: Word>(to: &mut Writer<'_>, from: *const T, count: u64) {
+pub unsafe fn put_handles<T: Word + 'static>(to: &mut Writer<'_>, from: *const T, count: u64) {
     const { assert!(size_of::<T>() == 8) };
     // SAFETY: promised by the caller.
     unsafe { put_inputs(to, from, count) };
@@ -104,13 +109,29 @@ pub unsafe fn put_string(to: &mut Writer<'_>, from: *const c_char) {
 ///
 /// # Safety
 /// `to` is null, or may be written.
-pub unsafe fn take_output<T>(from: &mut Reader<'_>, to: *mut T) -> Result<(), Malformed> {
+pub unsafe fn take_output<T: 'static>(from: &mut Reader<'_>, to: *mut T) -> Result<(), Malformed> {
     if to.is_null() {
         return Ok(());
     }
     let bytes = from.bytes(size_of::<T>())?;
     // SAFETY: the caller vouches for the target, and the message has as many bytes.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len());
+        location::from_worker::<T>(std::slice::from_raw_parts_mut(to.cast(), bytes.len()));
+    }
+    Ok(())
+}
+
+/// A device of an answer, by the program's number.
+///
+/// # Safety
+/// `to` is null, or may be written.
+pub unsafe fn take_device(from: &mut Reader<'_>, to: *mut CUdevice) -> Result<(), Malformed> {
+    if !to.is_null() {
+        let device = start::from_worker(from.plain()?);
+        // SAFETY: the caller vouches for the target.
+        unsafe { to.write(device) };
+    }
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 
 use divvy_abi::*;
 
-use super::{pinned, thread};
+use super::{pinned, start, thread};
 use crate::handle::Word;
 use crate::wire::by_hand::{GRAPH_MEMORY_GET, GRAPH_MEMORY_SET, POINTER, POOL_GET, POOL_SET};
 use crate::wire::{attribute, attribute::Value};
@@ -77,6 +77,10 @@ unsafe fn of_pointer(
             m.plain(attribute.0);
             m.plain(asked);
         });
+        if code == CUDA_SUCCESS && attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL {
+            let device: *mut CUdevice = to.cast();
+            device.write_unaligned(start::from_worker(device.read_unaligned()));
+        }
         if code == CUDA_SUCCESS && moved != 0 && is_address(attribute) {
             let address: *mut u64 = to.cast();
             address.write_unaligned(address.read_unaligned().wrapping_add(moved));
@@ -181,7 +185,7 @@ pub unsafe extern "C-unwind" fn cuDeviceGetGraphMemAttribute(
             of,
             value,
             |m| {
-                m.plain(device);
+                m.plain(start::to_worker(device));
                 m.plain(attr.0);
             },
         )
@@ -202,7 +206,7 @@ pub unsafe extern "C-unwind" fn cuDeviceSetGraphMemAttribute(
         GRAPH_MEMORY_SET,
         Symbol::cuDeviceSetGraphMemAttribute,
         |m| {
-            m.plain(device);
+            m.plain(start::to_worker(device));
             m.plain(attr.0);
             // SAFETY: the program vouches for its pointer.
             unsafe { m.copy(value.cast(), 8) };

@@ -16,7 +16,8 @@ static KNOWN: RwLock<Option<HashMap<CUdevice, Attributes>>> = RwLock::new(None);
 
 fn attributes(device: CUdevice) -> Result<Attributes, CUresult> {
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-    if let Some(attributes) = known.as_ref().and_then(|known| known.get(&device)) {
+    let worker = start::to_worker(device);
+    if let Some(attributes) = known.as_ref().and_then(|known| known.get(&worker)) {
         return Ok(Arc::clone(attributes));
     }
     drop(known);
@@ -24,10 +25,10 @@ fn attributes(device: CUdevice) -> Result<Attributes, CUresult> {
     let code = thread::call(
         DEVICE_ATTRIBUTES,
         Symbol::cuDeviceGetAttribute,
-        |m| m.plain(device),
+        |m| m.plain(start::to_worker(device)),
         |m, good| {
             if good {
-                came = Some(take(device, m)?);
+                came = Some(take(start::to_worker(device), m)?);
             }
             Ok(())
         },
@@ -35,7 +36,7 @@ fn attributes(device: CUdevice) -> Result<Attributes, CUresult> {
     came.ok_or(code)
 }
 
-/// Takes a device's attributes from an answer: number and value of each.
+/// Takes the attributes of a device of the worker's from an answer: number and value of each.
 pub fn take(device: CUdevice, m: &mut Reader<'_>) -> Result<Attributes, Malformed> {
     let (pairs, _) = m.list(8)?.ok_or(Malformed)?.as_chunks::<8>();
     let pair = |[a, b, c, d, e, f, g, h]: &[u8; 8]| {
@@ -59,7 +60,7 @@ pub unsafe extern "C-unwind" fn cuDeviceGetAttribute(
     attrib: CUdevice_attribute,
     dev: CUdevice,
 ) -> CUresult {
-    if let Err(code) = start::require() {
+    if let Err(code) = start::require_here() {
         return code;
     }
     if pi.is_null() {

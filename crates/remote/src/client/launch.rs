@@ -4,7 +4,7 @@
 use divvy_abi::*;
 
 use super::parameters::{self, Values};
-use super::{client, thread};
+use super::{client, start, thread};
 use crate::handle::{Id, Kind, Word};
 use crate::wire::Writer;
 use crate::wire::by_hand::{COOPERATIVE, LAUNCH, PER_THREAD, SET_ATTRIBUTE};
@@ -193,5 +193,6 @@ pub unsafe extern "C-unwind" fn cuKernelSetAttribute(
     kernel: CUkernel,
     dev: CUdevice,
 ) -> CUresult {
-    set_attribute(Symbol::cuKernelSetAttribute, kernel.bits(), attrib, val, dev)
+    let device = start::to_worker(dev);
+    set_attribute(Symbol::cuKernelSetAttribute, kernel.bits(), attrib, val, device)
 }

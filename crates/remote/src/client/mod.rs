@@ -15,6 +15,7 @@ mod function;
 mod launch;
 mod link;
 mod local;
+mod location;
 mod managed;
 mod memcpy;
 mod module;
@@ -50,8 +51,18 @@ struct Client {
     functions: parameters::Known,
     /// The memory that is shared with the server, once it was needed.
     area: OnceLock<Option<area::Area>>,
-    /// Told of a call that the server does not serve.
-    unserved: fn(Symbol),
+    /// Told of what a log should have.
+    told: fn(Told),
+}
+
+/// What a program's library may want to log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The server answered this call with `CUDA_ERROR_NOT_SUPPORTED`.
+    Unserved(Symbol),
+    /// A thread's call answers `CUDA_ERROR_OUT_OF_MEMORY`: as many threads of the program make calls as the server
+    /// serves. It is told once.
+    Full,
 }
 
 static CLIENT: OnceLock<Client> = OnceLock::new();
@@ -59,9 +70,8 @@ static CLIENT: OnceLock<Client> = OnceLock::new();
 /// Connects this process: every call from now on goes to this server. Only the first connection counts; gives whether
 /// this one does.
 ///
-/// `unserved` is told of each call that the server answers with `CUDA_ERROR_NOT_SUPPORTED`, so that a library can log
-/// its name.
-pub fn connect(connector: Box<dyn Connector>, unserved: fn(Symbol)) -> bool {
+/// `told` gets what a library can log.
+pub fn connect(connector: Box<dyn Connector>, told: fn(Told)) -> bool {
     let client = Client {
         connector,
         threads: AtomicU32::new(0),
@@ -69,7 +79,7 @@ pub fn connect(connector: Box<dyn Connector>, unserved: fn(Symbol)) -> bool {
         submitted: AtomicU32::new(0),
         functions: parameters::Known::default(),
         area: OnceLock::new(),
-        unserved,
+        told,
     };
     CLIENT.set(client).is_ok()
 }

@@ -12,7 +12,7 @@ use divvy_abi::*;
 use super::arguments::{put_handles, put_inputs, write_name};
 use super::copy3d::BoxCopy;
 use super::parameters::{self, Values};
-use super::{callback, new_name, thread};
+use super::{callback, location, new_name, thread};
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{
     EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
@@ -118,6 +118,7 @@ impl Node {
                 win32SecurityAttributes: std::ptr::null_mut(),
                 ..p.poolProps
             });
+            location::to_worker::<CUmemPoolProps>(m.last(size_of::<CUmemPoolProps>()));
             m.plain(p.bytesize as u64);
             // SAFETY: promised by the caller.
             unsafe { put_inputs(m, p.accessDescs, p.accessDescCount as u64) };

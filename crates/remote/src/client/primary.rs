@@ -4,7 +4,7 @@
 use divvy_abi::*;
 
 use super::arguments::take_word;
-use super::thread;
+use super::{start, thread};
 use crate::handle::{Id, Kind, Word};
 use crate::wire::by_hand::{PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_RETAIN, SET_CURRENT};
 
@@ -17,7 +17,7 @@ pub unsafe extern "C-unwind" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, d
     thread::call(
         PRIMARY_RETAIN,
         Symbol::cuDevicePrimaryCtxRetain,
-        |m| m.plain(dev),
+        |m| m.plain(start::to_worker(dev)),
         |m, good| match good {
             // SAFETY: the program vouches for its pointer.
             true => unsafe { take_word(m, pctx) },
@@ -48,7 +48,7 @@ macro_rules! of_a_device {
         /// # Safety
         /// As NVIDIA's reference says.
         pub unsafe extern "C-unwind" fn $name(dev: CUdevice) -> CUresult {
-            thread::call($id, Symbol::$name, |m| m.plain(dev), |_, _| Ok(()))
+            thread::call($id, Symbol::$name, |m| m.plain(start::to_worker(dev)), |_, _| Ok(()))
         }
     )*};
 }

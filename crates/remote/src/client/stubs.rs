@@ -51,6 +51,7 @@ macro_rules! beside {
 
 macro_rules! put {
     ($m:ident value $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p) };
+    ($m:ident device $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain(start::to_worker($p)) };
     ($m:ident input $p:ident $of:ty, $beside:ident, $needs:tt) => { put_input($m, $p, offsets!($of, $needs)) };
     ($m:ident inout $p:ident $of:ty, $beside:ident, $needs:tt) => { put_input($m, $p, &[]) };
     ($m:ident inputs $p:ident $of:ty, $beside:ident, [$($count:tt)*]) => {
@@ -67,13 +68,16 @@ macro_rules! put {
     ($m:ident free_memory $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($p.bits()) };
     ($m:ident create $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.plain($beside) };
     ($m:ident null $p:ident $of:ty, $beside:ident, $needs:tt) => {};
-    // output, outputs, find, finds, new_memory
+    // output, outputs, find, finds, find_device, new_memory
     ($m:ident $role:ident $p:ident $of:ty, $beside:ident, $needs:tt) => { $m.flag(!$p.is_null()) };
 }
 
 macro_rules! take {
     ($m:ident output $p:ident $beside:ident) => {
         take_output($m, $p)?;
+    };
+    ($m:ident find_device $p:ident $beside:ident) => {
+        take_device($m, $p)?;
     };
     ($m:ident outputs $p:ident $beside:ident) => {
         take_outputs($m, $p, $beside)?;

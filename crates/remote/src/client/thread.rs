@@ -1,14 +1,14 @@
 //! A thread's way to the server: its transport, its messages' memory, and the order of its messages.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use divvy_abi::*;
 
-use super::{callback, client, start};
+use super::{Told, callback, client, start};
 use crate::wire::by_hand::{CALLBACK_WAIT, START};
 use crate::wire::{HEADER_BYTES, HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
-use crate::{Lost, Transport};
+use crate::{Lost, NotOpened, Transport};
 
 struct Thread {
     transport: Box<dyn Transport>,
@@ -54,6 +54,31 @@ const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
 /// The process that connected; 0 before one has.
 static CONNECTED: AtomicI32 = AtomicI32::new(0);
 
+/// Whether this process is the child of the one that connected.
+pub fn is_forked() -> bool {
+    let connected = CONNECTED.load(Ordering::Relaxed);
+    connected != 0 && connected != rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// In a forked child, forgets the parent's connection, so that this process may have one of its own. Gives whether there
+/// was one. The thread that forked is the only one of the child.
+pub fn forget_parents() -> bool {
+    if !is_forked() {
+        return false;
+    }
+    let own = THREAD.try_with(|thread| {
+        thread
+            .0
+            .try_borrow_mut()
+            .ok()
+            .and_then(|mut thread| thread.take())
+    });
+    // Its memory is the parent's to give back.
+    std::mem::forget(own);
+    CONNECTED.store(0, Ordering::Relaxed);
+    true
+}
+
 /// The same in this process: a forked child of the one that connected has no device, as on a device of its own.
 fn gone() -> CUresult {
     match CONNECTED.load(Ordering::Relaxed) {
@@ -79,7 +104,10 @@ fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) ->
         // A call within a call: from a transport, which is no way to go on.
         let mut thread = thread.try_borrow_mut().map_err(|_| CUDA_ERROR_NOT_PERMITTED)?;
         if thread.is_none() {
-            *thread = Some(open().map_err(|_| gone())?);
+            *thread = Some(open().map_err(|refused| match refused {
+                NotOpened::Lost => gone(),
+                NotOpened::Full => full(),
+            })?);
         }
         let open = thread.as_mut().filter(|thread| !thread.lost);
         let body = body.take().filter(|_| open.is_some());
@@ -94,12 +122,24 @@ fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) ->
     }
 }
 
-fn open() -> Result<Thread, Lost> {
-    let client = client().ok_or(Lost)?;
-    let own = rustix::process::getpid().as_raw_nonzero().get();
-    if ![0, own].contains(&CONNECTED.load(Ordering::Relaxed)) {
-        return Err(Lost);
+/// More threads make calls than the server has threads for. The others go on, and so does the program.
+#[cold]
+fn full() -> CUresult {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if let Some(client) = client()
+        && !TOLD.swap(true, Ordering::Relaxed)
+    {
+        (client.told)(Told::Full);
     }
+    CUDA_ERROR_OUT_OF_MEMORY
+}
+
+fn open() -> Result<Thread, NotOpened> {
+    let client = client().ok_or(Lost)?;
+    if is_forked() {
+        return Err(NotOpened::Lost);
+    }
+    let own = rustix::process::getpid().as_raw_nonzero().get();
     let number = client.threads.fetch_add(1, Ordering::Relaxed);
     let mut transport = client.connector.open(number)?;
     let capacity = transport.capacity();
@@ -123,7 +163,7 @@ fn open() -> Result<Thread, Lost> {
     transport.take(&mut answer)?;
     let theirs = Hello::decode(&answer).map_err(|_| Lost)?;
     if theirs.version != VERSION || theirs.thread != number {
-        return Err(Lost);
+        return Err(NotOpened::Lost);
     }
     CONNECTED.store(own, Ordering::Relaxed);
     let capacity = capacity.min(theirs.capacity as usize);
@@ -258,7 +298,7 @@ pub fn call(
         if code == CUDA_ERROR_NOT_SUPPORTED
             && let Some(client) = client()
         {
-            (client.unserved)(symbol);
+            (client.told)(Told::Unserved(symbol));
         }
         Ok(if code == CUDA_SUCCESS { late } else { code })
     });

@@ -6,9 +6,11 @@ use divvy_abi::CUdevice;
 /// A device's UUID.
 pub type Uuid = [u8; 16];
 
-/// The devices of the worker that the program has, by its variable.
+/// The devices of the worker that the program has, by its variable as it is now.
 pub fn of_program(devices: &[CUdevice], uuids: &[Uuid]) -> Vec<CUdevice> {
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let visible = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    // Bytes that are no text are part of no device's name.
+    let visible = visible.as_ref().map(|value| value.to_string_lossy());
     let places = chosen(visible.as_deref(), uuids);
     places
         .into_iter()
@@ -71,5 +73,6 @@ mod tests {
         assert!(of("1,1").is_empty());
         assert!(of("").is_empty());
         assert!(of("-1").is_empty());
+        assert_eq!(of("0,\u{fffd},1"), [0], "what is no text names none");
     }
 }

@@ -144,6 +144,7 @@ macro_rules! touch {
     ($name:ident inputs $p:ident [$($count:tt)*]) => { read($p.cast(), product!($($count)*) * size($p)) };
     ($name:ident inout $p:ident $needs:tt) => { read($p.cast_const().cast(), size($p)) };
     ($name:ident output $p:ident $needs:tt) => { write($p.cast(), size($p)) };
+    ($name:ident find_device $p:ident $needs:tt) => { write($p.cast(), size($p)) };
     ($name:ident outputs $p:ident [$($count:tt)*]) => { write($p.cast(), product!($($count)*) * size($p)) };
     ($name:ident string $p:ident $needs:tt) => {
         if !$p.is_null() {
@@ -159,7 +160,7 @@ macro_rules! touch {
         }
         give($p, new_memory());
     };
-    // value, null
+    // value, device, null
     ($name:ident $role:ident $p:ident $needs:tt) => {};
 }
 

@@ -12,7 +12,7 @@ use rustix::process::{Pid, getpid, test_kill_process};
 
 use super::wake::Wake;
 use super::{handshake, peer};
-use crate::{Connector, Lost, Transport};
+use crate::{Connector, Lost, NotOpened, Transport};
 
 /// A worker that does not greet within this time is none.
 const GREETING_TIME: Duration = Duration::from_secs(10);
@@ -144,7 +144,7 @@ impl LocalConnector {
 }
 
 impl Connector for LocalConnector {
-    fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, Lost> {
+    fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, NotOpened> {
         let connection = self.connection().map_err(|_| Lost)?;
         let mut tries = 0;
         let client = loop {
@@ -154,6 +154,7 @@ impl Connector for LocalConnector {
             match connection.region.client(peer) {
                 // Those of threads that ended without a word were just given back, and the worker frees them.
                 Err(RingError::NoChannel) if tries < CHANNEL_TRIES => tries += 1,
+                Err(RingError::NoChannel) if connection.socket.is_open() => return Err(NotOpened::Full),
                 client => break client.map_err(|_| Lost)?,
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -4,6 +4,7 @@ use divvy_abi::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_
 
 use super::arena::{Arena, Spot};
 use super::held::is_of_graphs;
+use super::ranges::Freed;
 use super::{Call, Stop};
 use crate::handle::{Id, Kind};
 
@@ -141,6 +142,15 @@ impl Call<'_> {
         }
     }
 
+    /// An object that the call destroys.
+    pub fn ended(&mut self, kind: Kind) -> Result<Used, Stop> {
+        if kind == Kind::Context {
+            // Before the call has a use of the context, which another one may wait for.
+            self.end_contexts();
+        }
+        self.handle(kind)
+    }
+
     /// An object in use.
     pub fn handle(&mut self, kind: Kind) -> Result<Used, Stop> {
         let bits = self.message.plain()?;
@@ -150,15 +160,25 @@ impl Call<'_> {
 
     /// The driver's handle for an object, which no other thread's call destroys until this call is over.
     pub fn real(&mut self, kind: Kind, bits: u64) -> Result<u64, Stop> {
-        if matches!(kind, Kind::Graph | Kind::GraphNode | Kind::GraphExec) && self.graphs.is_none() {
-            self.graphs = Some(self.server.graphs());
-        }
+        self.hold_graphs(kind);
         let (real, used) = self.server.tables().objects.real(kind, bits)?;
         self.uses.extend(used);
-        if kind == Kind::Graph {
-            self.graph = Some(real);
+        match kind {
+            Kind::Graph => self.graph = Some(real),
+            Kind::GraphExec => self.exec = Id::from_bits(bits),
+            Kind::Stream => self.stream = Some(real),
+            // The call may make it the current one, or end that.
+            Kind::Context => *self.current = None,
+            _ => {}
         }
         Ok(real)
+    }
+
+    /// A call that uses or makes an object of graphs is the only one that does.
+    pub fn hold_graphs(&mut self, kind: Kind) {
+        if is_of_graphs(kind) && self.graphs.is_none() {
+            self.graphs = Some(self.server.graphs());
+        }
     }
 
     /// This call destroys an object that it has found: no other call finds it from now on, and those that use it are
@@ -167,7 +187,7 @@ impl Call<'_> {
     /// # Errors
     /// Another thread's call destroys it, or has done so.
     pub fn begin_end(&mut self, id: Id) -> Result<(), Stop> {
-        let uses = self.server.tables().objects.begin_end(id);
+        let uses = self.server.tables().begin_end(id);
         // A call names what it destroys once.
         uses.ok_or(Stop::Code(CUDA_ERROR_INVALID_HANDLE))?.wait(1);
         Ok(())
@@ -178,6 +198,7 @@ impl Call<'_> {
         let Some(names) = self.message.list(8)? else {
             return Ok(Spot::NULL);
         };
+        self.hold_graphs(kind);
         let spot = self.arena.zeros(names.len() as u64)?;
         let (names, _) = names.as_chunks();
         let (places, _) = self.arena.bytes_mut(spot).as_chunks_mut();
@@ -190,7 +211,7 @@ impl Call<'_> {
         Ok(spot)
     }
 
-    /// An object that is to be made: the name is free, and there is room.
+    /// An object that is to be made: the name is free, and there is room. No other call takes either until this one is over.
     pub fn made(&mut self, kind: Kind) -> Result<Made, Stop> {
         let bits: u64 = self.message.plain()?;
         if bits == 0 {
@@ -200,20 +221,26 @@ impl Call<'_> {
             });
         }
         let id = Id::from_bits(bits).ok_or(Stop::Malformed)?;
-        let tables = self.server.tables();
-        if !tables.objects.is_free(kind, id) {
+        self.hold_graphs(kind);
+        if kind == Kind::Context {
+            *self.current = None;
+        }
+        let mut tables = self.server.tables();
+        if self.reserved.is_some() || !tables.objects.is_free(kind, id) {
             return Err(Stop::Malformed);
         }
         let quota = self.server.quota;
         let has_room = match kind {
             Kind::Module | Kind::Library | Kind::Linker => tables.objects.modules() < quota.modules,
-            kind if is_of_graphs(kind) => tables.weights.nodes < quota.nodes,
+            kind if is_of_graphs(kind) => tables.nodes() < quota.nodes,
             _ => true,
         };
         if !has_room || !tables.objects.has_room() {
             return Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY));
         }
         let spot = self.arena.zeros(8)?;
+        tables.objects.reserve(id);
+        self.reserved = Some(id);
         Ok(Made { id: Some(id), spot })
     }
 
@@ -225,19 +252,21 @@ impl Call<'_> {
             let mut tables = self.server.tables();
             tables.insert(id, real, parent);
             tables.weights.add(id, nodes);
+            self.reserved = None;
         }
     }
 
-    /// Bytes of device memory that the call uses: all of them are the program's.
-    pub fn within(&self, address: u64, bytes: u64) -> Result<(), Stop> {
-        match self.server.tables().ranges.hold(address, bytes) {
+    /// Bytes of device memory that the call uses: all of them are the program's. No other call frees
+    /// them until this one is over.
+    pub fn within(&mut self, address: u64, bytes: u64) -> Result<(), Stop> {
+        match self.server.tables().ranges.take(address, bytes, self.uses) {
             true => Ok(()),
             false => Err(Stop::Code(CUDA_ERROR_INVALID_VALUE)),
         }
     }
 
     /// Rows of device memory that the call uses.
-    pub fn rows_within(&self, address: u64, rows: u64, pitch: u64, width: u64) -> Result<(), Stop> {
+    pub fn rows_within(&mut self, address: u64, rows: u64, pitch: u64, width: u64) -> Result<(), Stop> {
         let bytes = match rows {
             0 => 0,
             rows => (rows - 1).saturating_mul(pitch).saturating_add(width),
@@ -245,12 +274,32 @@ impl Call<'_> {
         self.within(address, bytes)
     }
 
-    /// An address at which a range of the program begins, or null.
-    pub fn beginning(&mut self) -> Result<u64, Stop> {
+    /// Memory that the call frees: where a range of the program begins, or null.
+    pub fn beginning(&mut self) -> Result<Freed, Stop> {
         let address = self.message.plain()?;
-        match address == 0 || self.server.tables().ranges.begins(address) {
-            true => Ok(address),
-            false => Err(Stop::Code(CUDA_ERROR_INVALID_VALUE)),
+        let freed = self.server.tables().ranges.beginning(address);
+        freed.ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))
+    }
+
+    /// No other call finds this memory from now on, and those that use it are waited for.
+    ///
+    /// # Errors
+    /// Another thread's call frees it, or has done so.
+    pub fn begin_free(&mut self, freed: &Freed) -> Result<(), Stop> {
+        if freed.address == 0 {
+            return Ok(());
+        }
+        let uses = self.server.tables().ranges.begin_end(freed);
+        uses.ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))?.wait(1);
+        Ok(())
+    }
+
+    /// The driver below has freed it, or has not.
+    pub fn end_free(&mut self, freed: &Freed, is_freed: bool) {
+        let ranges = &mut self.server.tables().ranges;
+        match is_freed {
+            true => ranges.remove(freed),
+            false => ranges.keep(freed),
         }
     }
 
@@ -290,11 +339,18 @@ impl Call<'_> {
 
     /// Answers an object that was found.
     pub fn find(&mut self, kind: Kind, spot: Spot, parent: Option<Id>) -> Result<(), Stop> {
+        if kind == Kind::Context {
+            // It may be that the call took it from the thread's contexts.
+            *self.current = None;
+        }
         if spot.is_present() {
             let real = self.arena.word(spot);
             let found = self.server.tables().objects.found(kind, real, parent);
-            self.answer
-                .plain(found.ok_or(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY))?);
+            let found = found.ok_or(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+            if kind == Kind::Graph {
+                self.captured_graph(found, real);
+            }
+            self.answer.plain(found);
         }
         Ok(())
     }

@@ -196,6 +196,7 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     if flags & !PER_THREAD != 0 || !matches!(kind, CALLBACK_FUNCTION | CALLBACK_STREAM) {
         return Err(Stop::Malformed);
     }
+    call.begin_part(Symbol::cuLaunchHostFunc)?;
     let (driver, bits) = (call.driver, stream.id().map_or(stream.real, Id::bits));
     let stream: CUstream = Word::from_bits(stream.real);
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -228,6 +229,7 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         // SAFETY: the driver below has refused it, so nothing else has it.
         drop(unsafe { Box::from_raw(target) });
     }
+    call.end_part(code);
     Ok(code)
 }
 

@@ -158,6 +158,7 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     if staged && flags & ASYNC != 0 {
         super::memcpy::refuse_capture(call, stream, flags)?;
     }
+    call.begin_part(Symbol::cuMemcpy3DAsync_v2)?;
     let traffic = &call.server.traffic;
     for (offset, bytes) in copy.parts.into_iter().flatten() {
         let pinned = call
@@ -175,7 +176,7 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let copy = &raw const copy.copy;
     // SAFETY: both sides were checked: device memory and the data area have the bytes, and arrays are the driver's, which
     // knows their sizes.
-    Ok(unsafe {
+    let code = unsafe {
         let code = match flags & !STAGED {
             0 => (driver.cuMemcpy3D_v2)(copy),
             PER_THREAD => (driver.cuMemcpy3D_v2_ptds)(copy),
@@ -187,5 +188,7 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             true => (driver.cuStreamSynchronize)(stream),
             false => code,
         }
-    })
+    };
+    call.end_part(code);
+    Ok(code)
 }

@@ -55,6 +55,9 @@ macro_rules! read {
     ($call:ident value $of:ty, $needs:tt) => {
         $call.message.plain::<$of>()?
     };
+    ($call:ident device $of:ty, $needs:tt) => {
+        $call.message.plain::<$of>()?
+    };
     ($call:ident input $of:ty, $needs:tt) => {
         $call.input(size!($of), offsets!($of, $needs))?
     };
@@ -71,7 +74,7 @@ macro_rules! read {
         $call.handle(Kind::$kind)?
     };
     ($call:ident destroy $of:ty, [$kind:ident]) => {
-        $call.handle(Kind::$kind)?
+        $call.ended(Kind::$kind)?
     };
     ($call:ident create $of:ty, [$kind:ident $($parent:tt)*]) => {
         $call.made(Kind::$kind)?
@@ -96,6 +99,9 @@ macro_rules! read {
     };
     ($call:ident find $of:ty, $needs:tt) => {
         $call.wanted(8)?
+    };
+    ($call:ident find_device $of:ty, $needs:tt) => {
+        $call.wanted(size!($of) as u64)?
     };
     ($call:ident new_memory $of:ty, $needs:tt) => {
         $call.new_memory()?
@@ -143,6 +149,9 @@ macro_rules! pass {
     (value $p:ident $base:ident) => {
         $p
     };
+    (device $p:ident $base:ident) => {
+        $p
+    };
     (handle $p:ident $base:ident) => {
         Word::from_bits($p.real)
     };
@@ -159,7 +168,7 @@ macro_rules! pass {
         Word::from_bits($p)
     };
     (free_memory $p:ident $base:ident) => {
-        Word::from_bits($p)
+        Word::from_bits($p.address)
     };
     (null $p:ident $base:ident) => {
         Word::from_bits(0)
@@ -192,10 +201,13 @@ macro_rules! settle {
         $call.enter_memory($p, bytes, parent);
     };
     ($call:ident free_memory $p:ident $of:ty, $needs:tt) => {
-        $call.server.tables().ranges.remove($p);
+        $call.end_free(&$p, true);
     };
     ($call:ident output $p:ident $of:ty, $needs:tt) => {
         $call.output($p, offsets!($of, $needs));
+    };
+    ($call:ident find_device $p:ident $of:ty, $needs:tt) => {
+        $call.output($p, &[]);
     };
     ($call:ident outputs $p:ident $of:ty, $needs:tt) => {
         $call.outputs($p, size!($of));
@@ -210,6 +222,9 @@ macro_rules! begin {
             $call.begin_end(id)?;
         }
     };
+    ($call:ident free_memory $p:ident) => {
+        $call.begin_free(&$p)?;
+    };
     ($call:ident $role:ident $p:ident) => {};
 }
 
@@ -217,8 +232,11 @@ macro_rules! begin {
 macro_rules! undo {
     ($call:ident destroy $p:ident) => {
         if let Some(id) = $p.id() {
-            $call.server.tables().objects.keep(id);
+            $call.server.tables().keep(id);
         }
+    };
+    ($call:ident free_memory $p:ident) => {
+        $call.end_free(&$p, false);
     };
     ($call:ident $role:ident $p:ident) => {};
 }
@@ -242,6 +260,7 @@ macro_rules! dispatch {
                 )*
                 call.message.end()?;
                 $(check!(call $role $p $of, $needs);)*
+                call.begin_part(Symbol::$name)?;
                 $(begin!(call $role $p);)*
                 #[allow(unused_variables)]
                 let base = call.arena.base();
@@ -254,6 +273,7 @@ macro_rules! dispatch {
                 } else {
                     $(undo!(call $role $p);)*
                 }
+                call.end_part(code);
                 $(changed!(call $role $p);)*
                 Ok(code)
             }

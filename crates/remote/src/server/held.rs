@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use divvy_abi::*;
 
-use super::{Call, Stop};
+use super::{Call, Server, Stop};
 use crate::handle::{Id, Kind, Word};
 
 /// Counters of all threads of a connection.
@@ -13,8 +13,6 @@ use crate::handle::{Id, Kind, Word};
 pub struct Held {
     /// Bytes of images that were sent and not loaded yet.
     in_flight: AtomicU64,
-    /// Bytes of images that a call loads at this moment.
-    loading: AtomicU64,
 }
 
 impl Held {
@@ -32,16 +30,29 @@ impl Held {
     }
 }
 
-/// Bytes that a call loads, for as long as it does.
+/// Bytes that a call loads, until an object holds them or the call has failed.
 pub struct Loading<'a> {
-    held: &'a Held,
-    /// How many.
-    pub bytes: u64,
+    server: &'a Server,
+    bytes: u64,
+}
+
+impl Loading<'_> {
+    /// An object holds them from now on, if it is still there.
+    pub fn held_by(mut self, id: Id) {
+        let mut tables = self.server.tables();
+        let bytes = std::mem::take(&mut self.bytes);
+        tables.weights.loading -= bytes;
+        if tables.objects.contains(id) {
+            tables.weights.add(id, bytes);
+        }
+    }
 }
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
-        self.held.loading.fetch_sub(self.bytes, Ordering::Relaxed);
+        if self.bytes != 0 {
+            self.server.tables().weights.loading -= self.bytes;
+        }
     }
 }
 
@@ -50,6 +61,8 @@ impl Drop for Loading<'_> {
 pub struct Weights {
     /// Bytes of images that are loaded, as they are when they are decompressed.
     pub images: u64,
+    /// Bytes of images that calls load at this moment.
+    loading: u64,
     /// Nodes of graphs.
     pub nodes: u64,
     of: HashMap<Id, u64>,
@@ -63,6 +76,11 @@ impl Weights {
             let sum = self.sum(id);
             *sum = sum.saturating_add(more);
         }
+    }
+
+    /// How much an object takes.
+    pub fn of(&self, id: Id) -> u64 {
+        self.of.get(&id).copied().unwrap_or(0)
     }
 
     /// It is gone.
@@ -92,18 +110,18 @@ impl<'a> Call<'a> {
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` where the connection has as many as it may.
     pub fn loading(&self, bytes: u64) -> Result<Loading<'a>, Stop> {
-        let held: &'a Held = &self.server.held;
+        let server: &'a Server = self.server;
+        let weights = &mut server.tables().weights;
         // What an image says of itself may be any number: the sum must not come round.
-        if bytes > self.server.quota.images {
+        let sum = weights
+            .images
+            .saturating_add(weights.loading)
+            .saturating_add(bytes);
+        if sum > server.quota.images {
             return Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY));
         }
-        let others = held.loading.fetch_add(bytes, Ordering::Relaxed);
-        let loading = Loading { held, bytes };
-        let sum = self.server.tables().weights.images.saturating_add(others);
-        match sum.saturating_add(bytes) <= self.server.quota.images {
-            true => Ok(loading),
-            false => Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY)),
-        }
+        weights.loading += bytes;
+        Ok(Loading { server, bytes })
     }
 
     /// Nodes that a new object of graphs takes.

@@ -158,13 +158,14 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let stream = call.handle(Kind::Stream)?;
     let bytes = call.message.rest();
     let parameters = list(call, function, bytes)?;
+    call.begin_part(Symbol::cuLaunchKernel)?;
     let [x, y, z, width, height, depth, shared] = shape;
     let (driver, stream) = (call.driver, Word::from_bits(stream.real));
     let f = Word::from_bits(function.real);
     let none = std::ptr::null_mut();
     // SAFETY: the function and the stream are the driver's. The list has a pointer for each parameter, to as many bytes
     // in the arena as the driver said of it.
-    Ok(unsafe {
+    let code = unsafe {
         match flags {
             0 => (driver.cuLaunchKernel)(f, x, y, z, width, height, depth, shared, stream, parameters, none),
             PER_THREAD => (driver.cuLaunchKernel_ptsz)(
@@ -178,7 +179,9 @@ pub fn launch(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             ),
             _ => return Err(Stop::Malformed),
         }
-    })
+    };
+    call.end_part(code);
+    Ok(code)
 }
 
 /// The layout of a function, which the driver is asked for once.

@@ -1,18 +1,17 @@
 //! The linker: what is linked arrives as images do, and what comes out is read in parts.
 
-use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::*;
 
 use super::arguments::Used;
-use super::{Call, Server, Stop, module};
-use crate::handle::{Id, Kind};
+use super::{Call, Stop, module};
+use crate::handle::Kind;
 use crate::image;
 use crate::wire::Writer;
 
-/// The linkers of a connection.
-pub type Linkers = HashMap<Id, Linking>;
+/// A linker's memory. It is locked for a whole call: the driver uses it in each of a linker's calls.
+pub type Shared = Arc<Mutex<Linking>>;
 
 /// So many bytes of each log are kept for a program.
 const MOST_LOG: u32 = 1 << 16;
@@ -74,6 +73,8 @@ pub fn create(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let options = module::options(call)?;
     call.message.end()?;
     let mut linking = Linking::new(options, logs);
+    // The logs are memory of ours that the program asked for: they count as images do.
+    let loading = call.loading(linking.logs.iter().map(|log| log.len() as u64).sum())?;
     let context = call.current();
     let to = made.spot.pointer(call.arena.base());
     let (count, keys) = (linking.keys.len() as u32, linking.keys.as_mut_ptr());
@@ -84,8 +85,11 @@ pub fn create(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     if code == CUDA_SUCCESS
         && let Some(id) = made.id()
     {
+        // Before its name may be used.
+        let memory = Arc::new(Mutex::new(linking));
+        call.server.tables().linkers.insert(id, memory);
         call.enter(made, context);
-        linkers(call.server).insert(id, linking);
+        loading.held_by(id);
     }
     Ok(code)
 }
@@ -104,11 +108,10 @@ pub fn add(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     // A text ends with a zero, whatever its sender said.
     image.extend_from_slice(&[0; 16]);
     let name = name.pointer(call.arena.base());
-    let linkers = linkers(call.server);
-    let Some(linking) = linker.id().and_then(|id| linkers.get(&id)) else {
-        return Ok(CUDA_ERROR_INVALID_HANDLE);
-    };
-    // SAFETY: the linker is there, since only a call that holds the linkers ends one. The image has as many bytes as is said, the name ends with a zero, and the lists have as many entries as is said.
+    let memory = memory(call, linker)?;
+    let linking = locked(&memory);
+    // SAFETY: the linker is there: a call that destroys it waits for this one. The image has as many bytes as is said, the
+    // name ends with a zero, and the lists have as many entries as is said.
     let code = unsafe {
         let (data, count) = (image.as_mut_ptr().cast(), keys.len() as u32);
         (call.driver.cuLinkAddData_v2)(
@@ -122,11 +125,10 @@ pub fn add(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             values.as_mut_ptr(),
         )
     };
-    drop(loading);
     if let Some(id) = linker.id().filter(|_| code == CUDA_SUCCESS) {
-        call.server.tables().weights.add(id, bytes);
+        loading.held_by(id);
     }
-    put_logs(&mut call.answer, linking);
+    put_logs(&mut call.answer, &linking);
     Ok(code)
 }
 
@@ -134,10 +136,8 @@ pub fn add(call: &mut Call<'_>) -> Result<CUresult, Stop> {
 pub fn complete(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let linker = call.handle(Kind::Linker)?;
     call.message.end()?;
-    let mut linkers = linkers(call.server);
-    let Some(linking) = linker.id().and_then(|id| linkers.get_mut(&id)) else {
-        return Ok(CUDA_ERROR_INVALID_HANDLE);
-    };
+    let memory = memory(call, linker)?;
+    let mut linking = locked(&memory);
     let (mut image, mut length) = (std::ptr::null_mut(), 0_usize);
     // SAFETY: the linker is there; the driver writes an address and a length to memory of ours.
     let code = unsafe { (call.driver.cuLinkComplete)(real(linker), &raw mut image, &raw mut length) };
@@ -145,7 +145,7 @@ pub fn complete(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         length = 0;
     }
     linking.result = (image.expose_provenance(), length);
-    put_logs(&mut call.answer, linking);
+    put_logs(&mut call.answer, &linking);
     call.answer.plain(length as u64);
     Ok(code)
 }
@@ -155,9 +155,9 @@ pub fn read(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let linker = call.handle(Kind::Linker)?;
     let at: u64 = call.message.plain()?;
     call.message.end()?;
-    let linkers = linkers(call.server);
-    let linking = linker.id().and_then(|id| linkers.get(&id));
-    let (address, length) = linking.map_or((0, 0), |linking| linking.result);
+    let memory = memory(call, linker)?;
+    let linking = locked(&memory);
+    let (address, length) = linking.result;
     let left = usize::try_from(at).ok().and_then(|at| length.checked_sub(at));
     let Some(left) = left.filter(|_| address != 0) else {
         return Ok(CUDA_ERROR_INVALID_VALUE);
@@ -176,22 +176,31 @@ pub fn destroy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let Some(id) = linker.id() else {
         return Ok(CUDA_ERROR_INVALID_HANDLE);
     };
-    // Another thread may have ended it since it was looked up.
-    let mut linkers = linkers(call.server);
-    let Some(_memory) = linkers.remove(&id) else {
-        return Ok(CUDA_ERROR_INVALID_HANDLE);
-    };
-    call.server.tables().remove(id);
-    // SAFETY: the linker was there, and only the thread that took it out of the list destroys it. Its memory goes after it.
-    Ok(unsafe { (call.driver.cuLinkDestroy)(real(linker)) })
+    call.begin_end(id)?;
+    // SAFETY: the linker is there, no other call uses it, and none finds it from now on.
+    let code = unsafe { (call.driver.cuLinkDestroy)(real(linker)) };
+    let mut tables = call.server.tables();
+    match code {
+        // Its memory goes after it.
+        CUDA_SUCCESS => tables.remove(id),
+        _ => tables.keep(id),
+    }
+    Ok(code)
 }
 
 fn real(linker: Used) -> CUlinkState {
     std::ptr::with_exposed_provenance_mut(linker.real as usize)
 }
 
-fn linkers(server: &Server) -> MutexGuard<'_, Linkers> {
-    server.linkers.lock().unwrap_or_else(PoisonError::into_inner)
+/// A linker's memory. The call has a use of the linker.
+fn memory(call: &Call<'_>, linker: Used) -> Result<Shared, Stop> {
+    let tables = call.server.tables();
+    let memory = linker.id().and_then(|id| tables.linkers.get(&id));
+    memory.cloned().ok_or(Stop::Code(CUDA_ERROR_INVALID_HANDLE))
+}
+
+fn locked(memory: &Mutex<Linking>) -> MutexGuard<'_, Linking> {
+    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Puts both logs into the answer.

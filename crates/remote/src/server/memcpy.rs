@@ -87,6 +87,7 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     if flags & ASYNC != 0 && staged {
         refuse_capture(call, stream, flags)?;
     }
+    call.begin_part(Symbol::cuMemcpyHtoDAsync_v2)?;
     let traffic = &call.server.traffic;
     let pinned = call
         .server
@@ -103,7 +104,7 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     );
     // SAFETY: both memories are the program's, and stay as long as this process. What is staged is waited for, since the
     // program takes it from the area at once.
-    Ok(unsafe {
+    let code = unsafe {
         match flags & !STAGED {
             0 => (driver.cuMemcpyHtoD_v2)(device, host, bytes),
             PER_THREAD => (driver.cuMemcpyHtoD_v2_ptds)(device, host, bytes),
@@ -129,7 +130,9 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
                 },
             ),
         }
-    })
+    };
+    call.end_part(code);
+    Ok(code)
 }
 
 /// Which of two addresses lie in device memory of the program: a byte for each, 0 or 1.
@@ -145,13 +148,12 @@ pub fn is_device(call: &mut Call<'_>) -> Result<CUresult, Stop> {
 
 /// Frees device memory, at whose beginning the address lies.
 pub fn free(call: &mut Call<'_>) -> Result<CUresult, Stop> {
-    let address = call.beginning()?;
+    let freed = call.beginning()?;
     call.message.end()?;
-    // SAFETY: the memory is the program's, or the address is null.
-    let code = unsafe { (call.driver.cuMemFree_v2)(address) };
-    if code == CUDA_SUCCESS {
-        call.server.tables().ranges.remove(address);
-    }
+    call.begin_free(&freed)?;
+    // SAFETY: the memory is the program's, and no other call uses it; or the address is null.
+    let code = unsafe { (call.driver.cuMemFree_v2)(freed.address) };
+    call.end_free(&freed, code == CUDA_SUCCESS);
     Ok(code)
 }
 

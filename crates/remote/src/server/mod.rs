@@ -10,6 +10,7 @@ mod arena;
 mod arguments;
 mod attribute;
 mod callback;
+mod capture;
 mod copy3d;
 mod device;
 mod dispatch;
@@ -26,9 +27,10 @@ mod pinned;
 mod primary;
 mod ranges;
 mod start;
+mod uses;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use divvy_abi::*;
@@ -127,6 +129,10 @@ struct Tables {
     layouts: HashMap<Id, Arc<launch::Layout>>,
     /// What objects take beside their place in the table.
     weights: held::Weights,
+    /// What streams capture.
+    captures: capture::Captures,
+    /// The memory of linkers, which the driver below uses as long as they are there.
+    linkers: HashMap<Id, link::Shared>,
 }
 
 impl Tables {
@@ -147,10 +153,31 @@ impl Tables {
             return;
         }
         self.ranges.remove_of(&gone);
+        self.captures.forget(&gone);
         for id in gone {
             self.layouts.remove(&id);
             self.weights.remove(id);
+            self.linkers.remove(&id);
         }
+    }
+
+    /// A call that destroys an object begins: no other call finds it from now on, nor what goes with it, memory included.
+    /// Gives what the call has to wait for. None where another thread's call destroys it already, or has done so.
+    fn begin_end(&mut self, id: Id) -> Option<uses::Uses> {
+        let (mut uses, all) = self.objects.begin_end(id)?;
+        self.ranges.begin_end_of(&all, &mut uses);
+        Some(uses)
+    }
+
+    /// That call failed: all is there as before.
+    fn keep(&mut self, id: Id) {
+        let all = self.objects.keep(id);
+        self.ranges.keep_of(&all);
+    }
+
+    /// Nodes of graphs, with those that streams capture.
+    fn nodes(&self) -> u64 {
+        self.weights.nodes.saturating_add(self.captures.nodes())
     }
 }
 
@@ -159,8 +186,8 @@ pub struct Server {
     driver: &'static Table,
     quota: Quota,
     tables: Mutex<Tables>,
-    /// What linkers need. It is held for a whole call: the driver uses a linker's memory in each of its calls.
-    linkers: Mutex<link::Linkers>,
+    /// Held for a whole call that destroys a context, or counts references to one.
+    contexts: Mutex<()>,
     /// Held for a whole call that uses a graph: the driver's graphs are for one thread at a time.
     graphs: Mutex<()>,
     /// The memory that is shared with the program.
@@ -194,8 +221,10 @@ impl Server {
                 primary: HashMap::new(),
                 layouts: HashMap::new(),
                 weights: held::Weights::default(),
+                captures: capture::Captures::default(),
+                linkers: HashMap::new(),
             }),
-            linkers: Mutex::default(),
+            contexts: Mutex::default(),
             graphs: Mutex::default(),
             area: OnceLock::new(),
             traffic: Counters::default(),
@@ -234,6 +263,7 @@ impl Server {
             answer: vec![0; self.quota.message],
             upload: Vec::new(),
             uses: Vec::new(),
+            current: None,
         }
     }
 
@@ -245,7 +275,7 @@ impl Server {
     /// Bytes of images that were sent and not loaded yet, bytes of those that are loaded, and nodes of graphs.
     pub fn loads(&self) -> (u64, u64, u64) {
         let tables = self.tables();
-        (self.held.in_flight(), tables.weights.images, tables.weights.nodes)
+        (self.held.in_flight(), tables.weights.images, tables.nodes())
     }
 
     /// How many objects and ranges of memory the program has.
@@ -256,6 +286,10 @@ impl Server {
 
     fn graphs(&self) -> MutexGuard<'_, ()> {
         self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, ()> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -278,7 +312,9 @@ pub struct Session {
     /// The image that is being sent.
     upload: Vec<u8>,
     /// The objects that the present call uses.
-    uses: Vec<objects::Use>,
+    uses: Vec<uses::Use>,
+    /// The context that is current on this thread, where it is known.
+    current: Option<Weak<uses::UseCount>>,
 }
 
 /// A call that is being made.
@@ -289,11 +325,25 @@ struct Call<'a> {
     arena: &'a mut Arena,
     answer: Writer<'a>,
     upload: &'a mut Vec<u8>,
-    uses: &'a mut Vec<objects::Use>,
+    uses: &'a mut Vec<uses::Use>,
+    /// The name of the object that it makes.
+    reserved: Option<Id>,
+    /// The thread's current context, where it is known.
+    current: &'a mut Option<Weak<uses::UseCount>>,
+    /// The call's use of it.
+    in_current: Option<uses::Use>,
+    /// Held by a call that destroys a context, or counts references to one.
+    contexts: Option<MutexGuard<'a, ()>>,
     /// Held by a call that uses a graph.
     graphs: Option<MutexGuard<'a, ()>>,
     /// The graph that it uses: the last one, where there are several.
     graph: Option<u64>,
+    /// The executable graph that it uses.
+    exec: Option<Id>,
+    /// The stream that it uses.
+    stream: Option<u64>,
+    /// What it does to a capture.
+    capture: capture::Part,
 }
 
 /// Where an answer's own part begins: behind the header, the code, and the late code.
@@ -331,8 +381,15 @@ impl Session {
                 answer: Writer::new(&mut self.answer[ANSWER_BYTES..]),
                 upload: &mut self.upload,
                 uses: &mut self.uses,
+                reserved: None,
+                current: &mut self.current,
+                in_current: None,
+                contexts: None,
                 graphs: None,
                 graph: None,
+                exec: None,
+                stream: None,
+                capture: capture::Part::None,
             };
             (call.make(header.id), call.answer.finish())
         };
@@ -395,7 +452,9 @@ impl Call<'_> {
     /// Makes it. A panic in the driver below is an unknown error.
     fn make(&mut self, id: u32) -> Result<CUresult, Stop> {
         let mut stop = None;
-        let code = guard(|| match self.one(id) {
+        // The first question comes before the driver below is ready, and these two use no context.
+        let enters = !matches!(id, by_hand::START | by_hand::UPLOAD | by_hand::CALLBACK_WAIT);
+        let code = guard(|| match self.entered(enters).and_then(|()| self.one(id)) {
             Ok(code) => code,
             Err(Stop::Code(code)) => {
                 self.answer.truncate(0);
@@ -406,7 +465,17 @@ impl Call<'_> {
                 CUDA_ERROR_UNKNOWN
             }
         });
+        if let Some(id) = self.reserved.take() {
+            self.server.tables().objects.release(id);
+        }
         stop.map_or(Ok(code), Err)
+    }
+
+    fn entered(&mut self, enters: bool) -> Result<(), Stop> {
+        if enters {
+            self.enter_current();
+        }
+        Ok(())
     }
 
     fn one(&mut self, id: u32) -> Result<CUresult, Stop> {
@@ -460,13 +529,51 @@ impl Call<'_> {
         }
     }
 
-    /// The name of the thread's current context.
-    fn current(&self) -> Option<Id> {
+    /// The driver's handle of the thread's current context.
+    fn current_real(&self) -> Option<u64> {
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: the driver writes one handle to memory of ours.
         let code = unsafe { (self.driver.cuCtxGetCurrent)(&raw mut context) };
         let known = code == CUDA_SUCCESS && !context.is_null();
-        let context = known.then_some(context.addr() as u64)?;
+        known.then_some(context.addr() as u64)
+    }
+
+    /// The name of the thread's current context.
+    fn current(&self) -> Option<Id> {
+        let context = self.current_real()?;
         self.server.tables().objects.id(Kind::Context, context)
+    }
+
+    /// The call uses the thread's current context: no other call destroys it until this one is over.
+    ///
+    /// One that was destroyed earlier is not there to be used, and the driver below says so itself.
+    fn enter_current(&mut self) {
+        self.in_current = self.current.as_ref().and_then(uses::enter);
+        if self.in_current.is_some() {
+            return;
+        }
+        let find = |call: &Self| {
+            let real = call.current_real()?;
+            call.server.tables().objects.use_count(Kind::Context, real)
+        };
+        *self.current = find(self);
+        self.in_current = self.current.as_ref().and_then(uses::enter);
+        if self.current.is_some() && self.in_current.is_none() {
+            // Another thread's call destroys it. That one waits for no call that uses nothing yet, as this one.
+            let over = self.server.contexts();
+            *self.current = find(self);
+            self.in_current = self.current.as_ref().and_then(uses::enter);
+            drop(over);
+        }
+    }
+
+    /// This call destroys a context, or counts references to one, and is the only one that does. It uses none of its own
+    /// meanwhile, so that two such calls do not wait for each other.
+    fn end_contexts(&mut self) {
+        self.in_current = None;
+        *self.current = None;
+        if self.contexts.is_none() {
+            self.contexts = Some(self.server.contexts());
+        }
     }
 }

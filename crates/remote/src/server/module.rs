@@ -4,7 +4,7 @@ use core::ffi::CStr;
 
 use divvy_abi::*;
 
-use super::arguments::{Made, Used};
+use super::arguments::Used;
 use super::{Call, Stop, launch};
 use crate::handle::{Id, Kind, Word};
 use crate::image;
@@ -66,14 +66,12 @@ pub fn load(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             values.as_mut_ptr(),
         )
     };
-    drop(loading);
-    if code == CUDA_SUCCESS {
+    if let Some(id) = made.id().filter(|_| code == CUDA_SUCCESS) {
         call.enter(made, context);
-        call.weigh(made, bytes);
+        loading.held_by(id);
         // Another thread may unload it at once: the client chose its name.
-        let held = made.id().map(|id| call.real(Kind::Module, id.bits()));
-        if let Some(Ok(module)) = held {
-            tell_functions(call, made.id(), module);
+        if let Ok(module) = call.real(Kind::Module, id.bits()) {
+            tell_functions(call, Some(id), module);
         }
     }
     Ok(code)
@@ -182,21 +180,11 @@ pub fn load_library(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         let (keys, values) = (keys.as_mut_ptr(), values.as_mut_ptr());
         (call.driver.cuLibraryLoadData)(to, image.as_ptr().cast(), keys, values, count, none, nothing, 0)
     };
-    drop(loading);
-    if code == CUDA_SUCCESS {
+    if let Some(id) = made.id().filter(|_| code == CUDA_SUCCESS) {
         call.enter(made, None);
-        call.weigh(made, bytes);
+        loading.held_by(id);
     }
     Ok(code)
-}
-
-impl Call<'_> {
-    /// An object that was made holds so many bytes of an image.
-    pub fn weigh(&self, made: Made, bytes: u64) {
-        if let Some(id) = made.id() {
-            self.server.tables().weights.add(id, bytes);
-        }
-    }
 }
 
 type Options = (Vec<CUjit_option>, Vec<*mut c_void>);

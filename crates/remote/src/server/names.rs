@@ -36,6 +36,9 @@ pub fn capture(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let stream = call.handle(Kind::Stream)?;
     let with_edges = call.message.flag()?;
     call.message.end()?;
+    // Nothing ends the capture until this call is over.
+    call.hold_graphs(Kind::Graph);
+    let own = stream.id().or_else(|| call.current());
     let (driver, stream) = (call.driver, Word::from_bits(stream.real));
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     let (mut id, mut count) = (0, 0);
@@ -84,10 +87,17 @@ pub fn capture(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let mut tables = call.server.tables();
     let full = Stop::Code(CUDA_ERROR_OUT_OF_MEMORY);
     let graph = match active {
-        true => tables
-            .objects
-            .found(Kind::Graph, graph.bits(), None)
-            .ok_or(full)?,
+        true => {
+            // The driver's until the capture ends, so it goes with the stream where that began.
+            let known = tables.objects.id(Kind::Graph, graph.bits());
+            let origin = tables.captures.origin(id).or(own);
+            let found = tables.objects.found(Kind::Graph, graph.bits(), origin);
+            let found = found.ok_or(full)?;
+            if known.is_none() {
+                tables.captures.has_graph(id, Id::from_bits(found));
+            }
+            found
+        }
         false => 0,
     };
     call.answer.plain(graph);

@@ -3,11 +3,12 @@
 //! A call that uses an object has a [`Use`] of it. A call that destroys an object waits until no other call uses it, or
 //! anything that goes with it. So the driver below gets no handle that another thread's call has freed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
 use divvy_abi::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUresult};
 
+use super::uses::{Use, UseCount, Uses};
 use crate::handle::{Id, Kind, Origin};
 
 /// The objects.
@@ -20,6 +21,8 @@ pub struct Objects {
     most: usize,
     /// How many of them hold images.
     modules: usize,
+    /// Names of objects that calls are making.
+    reserved: HashSet<Id>,
 }
 
 struct Object {
@@ -30,38 +33,6 @@ struct Object {
     ending: u32,
     /// Cloned for each call that uses it.
     uses: Use,
-}
-
-/// A call's use of an object, for as long as it is there.
-pub type Use = Arc<()>;
-
-/// What a call that destroys an object waits for: the uses of all that goes with it.
-pub struct Uses {
-    own: Weak<()>,
-    others: Vec<Weak<()>>,
-}
-
-impl Uses {
-    /// Whether no other call uses any of it. The caller has so many uses of the object itself.
-    fn are_over(&self, own: usize) -> bool {
-        // One more is the table's.
-        self.own.strong_count() <= own + 1 && self.others.iter().all(|uses| uses.strong_count() <= 1)
-    }
-
-    /// Waits until then. No call begins to use it meanwhile.
-    pub fn wait(&self, own: usize) {
-        let mut looks = 0_u32;
-        while !self.are_over(own) {
-            looks += 1;
-            match looks {
-                0..100 => std::thread::yield_now(),
-                // The other call waits for the device.
-                _ => std::thread::sleep(std::time::Duration::from_micros(200)),
-            }
-        }
-        // What the other calls did is done before ours begins: each gave its use back by a release.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-    }
 }
 
 fn holds_images(kind: Kind) -> bool {
@@ -77,6 +48,7 @@ impl Objects {
             next: 0,
             most,
             modules: 0,
+            reserved: HashSet::new(),
         }
     }
 
@@ -85,14 +57,30 @@ impl Objects {
         self.by_id.len()
     }
 
-    /// How many of them are modules, libraries and linkers.
+    /// How many of them are modules, libraries and linkers, with those that calls are making.
     pub fn modules(&self) -> usize {
-        self.modules
+        self.modules + self.reserved.iter().filter(|id| holds_images(id.kind())).count()
     }
 
     /// Whether one more may come.
     pub fn has_room(&self) -> bool {
-        self.len() < self.most
+        self.len() + self.reserved.len() < self.most
+    }
+
+    /// Whether an object of this name is there.
+    pub fn contains(&self, id: Id) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    /// A call makes an object with this free name: no other call may use the name from now on. [`Objects::insert`] or
+    /// [`Objects::release`] ends that.
+    pub fn reserve(&mut self, id: Id) {
+        self.reserved.insert(id);
+    }
+
+    /// The call has made no object of this name.
+    pub fn release(&mut self, id: Id) {
+        self.reserved.remove(&id);
     }
 
     /// The driver's handle for what a client holds as an object of this kind, and a use of it for as long as the call goes
@@ -117,12 +105,14 @@ impl Objects {
 
     /// Whether a client may give a new object of this kind this name: it is the client's to give, and unused.
     pub fn is_free(&self, kind: Kind, id: Id) -> bool {
-        id.kind() == kind && id.origin() == Origin::Client && !self.by_id.contains_key(&id)
+        let known = self.by_id.contains_key(&id) || self.reserved.contains(&id);
+        id.kind() == kind && id.origin() == Origin::Client && !known
     }
 
     /// Enters an object. A name that the same handle had before is void, for the driver has made the handle again: gives
     /// that name and those of what went with it.
     pub fn insert(&mut self, id: Id, real: u64, parent: Option<Id>) -> Vec<Id> {
+        self.reserved.remove(&id);
         let old = self.by_real.get(&(id.kind(), real)).copied();
         let gone = old.map(|old| self.remove(old)).unwrap_or_default();
         // A node that is found by another node goes with the graph of both.
@@ -151,7 +141,23 @@ impl Objects {
     }
 
     /// The name of an object that the driver gave, which is entered where it is new. `None` where there is no room.
+    ///
+    /// A context that is new here is one that the program has destroyed: a thread may have it still as its current one. Its
+    /// name is that of no object.
     pub fn found(&mut self, kind: Kind, real: u64, parent: Option<Id>) -> Option<u64> {
+        match kind {
+            Kind::Context if real != 0 && self.id(kind, real).is_none() => Some(self.new_name(kind).bits()),
+            kind => self.found_live(kind, real, parent),
+        }
+    }
+
+    fn new_name(&mut self, kind: Kind) -> Id {
+        self.next += 1;
+        Id::new(kind, Origin::Server, self.next - 1)
+    }
+
+    /// The same, for an object that is surely there.
+    pub fn found_live(&mut self, kind: Kind, real: u64, parent: Option<Id>) -> Option<u64> {
         if kind.is_constant(real) {
             return Some(real);
         }
@@ -161,8 +167,7 @@ impl Objects {
         if !self.has_room() {
             return None;
         }
-        let id = Id::new(kind, Origin::Server, self.next);
-        self.next += 1;
+        let id = self.new_name(kind);
         // The handle had no name, so none is void.
         self.insert(id, real, parent);
         Some(id.bits())
@@ -173,35 +178,55 @@ impl Objects {
         self.by_real.get(&(kind, real)).copied()
     }
 
+    /// How a thread whose current context this handle is finds out whether it is still there.
+    pub fn use_count(&self, kind: Kind, real: u64) -> Option<Weak<UseCount>> {
+        let object = self.by_id.get(self.by_real.get(&(kind, real))?)?;
+        Some(Arc::downgrade(&object.uses))
+    }
+
+    /// An object goes with nothing else from now on.
+    pub fn orphan(&mut self, id: Id) {
+        let parent = self.by_id.get_mut(&id).and_then(|object| object.parent.take());
+        if let Some(parent) = parent.and_then(|parent| self.by_id.get_mut(&parent)) {
+            parent.children.remove(&id);
+        }
+    }
+
     /// A call that destroys this object begins: no other call finds it from now on, nor anything that goes with it. Gives
-    /// what the call has to wait for. None where another thread's call destroys it already, or has done so.
-    pub fn begin_end(&mut self, id: Id) -> Option<Uses> {
+    /// what the call has to wait for, and the names of all that goes. None where another thread's call destroys it
+    /// already, or has done so.
+    pub fn begin_end(&mut self, id: Id) -> Option<(Uses, Vec<Id>)> {
         let object = self.by_id.get(&id).filter(|object| object.ending == 0)?;
-        let own = Arc::downgrade(&object.uses);
-        let mut others = Vec::new();
-        self.mark(id, |object| {
+        let mut uses = Uses::new(&object.uses);
+        let all = self.mark(id, |object| {
             object.ending += 1;
-            others.push(Arc::downgrade(&object.uses));
+            object.uses.close();
+            uses.add(&object.uses);
         });
-        // The first is the object itself.
-        others.swap_remove(0);
-        Some(Uses { own, others })
+        Some((uses, all))
     }
 
-    /// That call failed: the object is there as before.
-    pub fn keep(&mut self, id: Id) {
-        self.mark(id, |object| object.ending = object.ending.saturating_sub(1));
+    /// That call failed: the object is there as before. Gives the names of all that went with it.
+    pub fn keep(&mut self, id: Id) -> Vec<Id> {
+        self.mark(id, |object| {
+            object.ending = object.ending.saturating_sub(1);
+            if object.ending == 0 {
+                object.uses.open();
+            }
+        })
     }
 
-    /// Does this with an object, and with all that goes with it.
-    fn mark(&mut self, id: Id, mut how: impl FnMut(&mut Object)) {
-        let mut ahead = vec![id];
-        while let Some(object) = ahead.pop().map(|id| self.by_id.get_mut(&id)) {
-            if let Some(object) = object {
+    /// Does this with an object, and with all that goes with it. Gives their names.
+    fn mark(&mut self, id: Id, mut how: impl FnMut(&mut Object)) -> Vec<Id> {
+        let (mut all, mut ahead) = (Vec::new(), vec![id]);
+        while let Some(id) = ahead.pop() {
+            if let Some(object) = self.by_id.get_mut(&id) {
                 how(object);
                 ahead.extend(&object.children);
+                all.push(id);
             }
         }
+        all
     }
 
     /// Forgets an object and all that went with it. Gives all of them, itself included.
@@ -261,7 +286,8 @@ mod tests {
         objects.insert(stream, 0x200, Some(context));
         let (_, own) = objects.real(Kind::Context, context.bits()).expect("there");
         let (_, used) = objects.real(Kind::Stream, stream.bits()).expect("there");
-        let uses = objects.begin_end(context).expect("its first end");
+        let (uses, all) = objects.begin_end(context).expect("its first end");
+        assert_eq!(all, [context, stream]);
         assert!(!uses.are_over(1), "the stream is in use");
         objects
             .real(Kind::Stream, stream.bits())
@@ -276,8 +302,8 @@ mod tests {
         assert_eq!(handle(&objects, Kind::Stream, stream.bits()), Ok(0x200));
         // The end of a part goes on while that of the whole begins: neither waits for the other for ever.
         let (_, own) = objects.real(Kind::Stream, stream.bits()).expect("there");
-        let of_stream = objects.begin_end(stream).expect("its end");
-        let of_context = objects.begin_end(context).expect("its end");
+        let (of_stream, _) = objects.begin_end(stream).expect("its end");
+        let (of_context, _) = objects.begin_end(context).expect("its end");
         assert!(of_stream.are_over(1) && !of_context.are_over(0));
         objects.remove(stream);
         drop(own);
@@ -323,6 +349,50 @@ mod tests {
         assert!(!objects.is_free(Kind::Event, Id::new(Kind::Event, Origin::Server, 1)));
         objects.insert(event, 7, None);
         assert!(!objects.is_free(Kind::Event, event));
+    }
+
+    #[test]
+    fn a_name_that_a_call_gives_to_a_new_object_is_no_other_calls() {
+        let mut objects = Objects::new(2);
+        let [first, second, module] = [
+            client(Kind::Event, 1),
+            client(Kind::Event, 2),
+            client(Kind::Module, 3),
+        ];
+        objects.reserve(first);
+        assert!(
+            !objects.is_free(Kind::Event, first),
+            "another thread's call makes it"
+        );
+        assert!(
+            objects.real(Kind::Event, first.bits()).is_err(),
+            "it is not there yet"
+        );
+        objects.release(first);
+        assert!(objects.is_free(Kind::Event, first));
+        objects.reserve(first);
+        objects.reserve(module);
+        assert_eq!(objects.modules(), 1);
+        assert!(!objects.has_room(), "what is being made counts");
+        assert!(objects.is_free(Kind::Event, second));
+        objects.insert(first, 7, None);
+        objects.release(module);
+        assert!(objects.has_room() && objects.contains(first));
+    }
+
+    #[test]
+    fn a_context_that_was_destroyed_is_found_as_no_object() {
+        let mut objects = Objects::new(10);
+        let context = objects.found_live(Kind::Context, 0x100, None).expect("room");
+        assert_eq!(objects.found(Kind::Context, 0x100, None), Some(context));
+        objects.remove(Id::from_bits(context).expect("a name"));
+        let gone = objects.found(Kind::Context, 0x100, None).expect("a name");
+        assert_ne!(gone, context);
+        assert_eq!(
+            handle(&objects, Kind::Context, gone),
+            Err(CUDA_ERROR_INVALID_CONTEXT)
+        );
+        assert_eq!(objects.len(), 0);
     }
 
     #[test]

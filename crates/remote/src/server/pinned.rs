@@ -3,7 +3,7 @@
 use divvy_abi::*;
 use divvy_ring::PAGE;
 
-use super::area::{Area, Pinned};
+use super::area::Pinned;
 use super::{Call, Stop};
 
 /// Makes a part of the data area pinned memory: its offset, its length, and the flags of cuMemHostRegister. The answer is
@@ -79,27 +79,32 @@ pub fn unpin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let offset: u64 = call.message.plain()?;
     call.message.end()?;
     let area = call.server.area.get();
-    let known = area.and_then(|area| Some((area, *area.pinned().get(&offset)?)));
-    let Some((area, part)) = known else {
-        return Ok(CUDA_ERROR_INVALID_VALUE);
+    let area = area.ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))?;
+    let part = {
+        let mut all = area.pinned();
+        let part = *all.get(&offset).ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))?;
+        if part.device == 0 {
+            all.remove(&offset);
+        }
+        part
     };
     let address = call.shared(offset, part.bytes)?;
     if part.device != 0 {
+        let freed = call.server.tables().ranges.beginning(part.device);
+        let freed = freed.ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))?;
+        // One call goes on from here, and no other one copies.
+        call.begin_free(&freed)?;
         // SAFETY: it was registered at this address. The context that it went with may be gone, and then it is too.
         let code = unsafe { (call.driver.cuMemHostUnregister)(address) };
         let gone = matches!(
             code,
             CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED | CUDA_ERROR_INVALID_VALUE
         );
+        call.end_free(&freed, gone);
         if !gone {
             return Ok(code);
         }
-        call.server.tables().ranges.remove(part.device);
+        area.pinned().remove(&offset);
     }
-    forget(area, offset);
     Ok(CUDA_SUCCESS)
-}
-
-fn forget(area: &Area, offset: u64) {
-    area.pinned().remove(&offset);
 }

@@ -3,9 +3,11 @@
 //! With unified addressing the driver takes an address of its own process's memory where a device's is meant. So an
 //! address counts only where a call of this connection made the memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::handle::Id;
+use super::uses::{Use, Uses};
+use crate::handle::{Id, Kind};
 
 /// The memory.
 #[derive(Default)]
@@ -16,6 +18,28 @@ pub struct Ranges {
 struct Range {
     bytes: u64,
     parent: Option<Id>,
+    /// So many calls go on that free it, or destroy what it goes with.
+    ending: u32,
+    /// Cloned for each call that uses it.
+    uses: Use,
+}
+
+/// Memory that a call frees: null, or where a range begins.
+pub struct Freed {
+    /// Where it begins.
+    pub address: u64,
+    range: Option<Use>,
+}
+
+/// Of these names, those of objects that memory can go with.
+fn owners(of: &[Id]) -> BTreeSet<Id> {
+    let owns = |id: &&Id| {
+        matches!(
+            id.kind(),
+            Kind::Context | Kind::Module | Kind::Library | Kind::Graph
+        )
+    };
+    of.iter().filter(owns).copied().collect()
 }
 
 impl Ranges {
@@ -27,13 +51,28 @@ impl Ranges {
     /// Enters memory that a call made.
     pub fn insert(&mut self, start: u64, bytes: u64, parent: Option<Id>) {
         if start != 0 && bytes != 0 && start.checked_add(bytes).is_some() {
-            self.by_start.insert(start, Range { bytes, parent });
+            let range = Range {
+                bytes,
+                parent,
+                ending: 0,
+                uses: Use::default(),
+            };
+            self.by_start.insert(start, range);
         }
     }
 
     /// Whether these bytes are memory of the connection. Ranges that adjoin count as one; no bytes are, where the
     /// address is in a range, at its end, or null.
     pub fn hold(&self, start: u64, bytes: u64) -> bool {
+        self.cover(start, bytes, |_| {})
+    }
+
+    /// The same, and uses of these ranges are added to a call's.
+    pub fn take(&self, start: u64, bytes: u64, uses: &mut Vec<Use>) -> bool {
+        self.cover(start, bytes, |range| uses.push(Arc::clone(&range.uses)))
+    }
+
+    fn cover(&self, start: u64, bytes: u64, mut each: impl FnMut(&Range)) -> bool {
         let Some(end) = start.checked_add(bytes) else {
             return false;
         };
@@ -46,9 +85,10 @@ impl Ranges {
                 return false;
             };
             let last = first + range.bytes;
-            if last < at || (last == at && bytes != 0) {
+            if last < at || (last == at && bytes != 0) || range.ending != 0 {
                 return false;
             }
+            each(range);
             if last >= end {
                 return true;
             }
@@ -56,27 +96,87 @@ impl Ranges {
         }
     }
 
-    /// Whether a range begins here.
-    pub fn begins(&self, start: u64) -> bool {
-        self.by_start.contains_key(&start)
+    /// The memory that begins here, for a call that frees it. None where no range begins here.
+    pub fn beginning(&self, address: u64) -> Option<Freed> {
+        if address == 0 {
+            return Some(Freed { address, range: None });
+        }
+        let range = self.by_start.get(&address).filter(|range| range.ending == 0)?;
+        Some(Freed {
+            address,
+            range: Some(Arc::clone(&range.uses)),
+        })
     }
 
-    /// Forgets the range that begins here.
-    pub fn remove(&mut self, start: u64) {
-        self.by_start.remove(&start);
+    /// A call that frees this memory begins: no other call finds it from now on. Gives what it has to wait for, with one
+    /// use of its own. None where another thread's call frees it already, or has done so.
+    pub fn begin_end(&mut self, freed: &Freed) -> Option<Uses> {
+        let range = self.of(freed).filter(|range| range.ending == 0)?;
+        range.ending = 1;
+        Some(Uses::new(&range.uses))
+    }
+
+    /// That call failed: the memory is there as before.
+    pub fn keep(&mut self, freed: &Freed) {
+        if let Some(range) = self.of(freed) {
+            range.ending = range.ending.saturating_sub(1);
+        }
+    }
+
+    /// Forgets memory that was freed. Other memory may begin at the same address already.
+    pub fn remove(&mut self, freed: &Freed) {
+        if self.of(freed).is_some() {
+            self.by_start.remove(&freed.address);
+        }
+    }
+
+    fn of(&mut self, freed: &Freed) -> Option<&mut Range> {
+        let own = freed.range.as_ref()?;
+        let range = self.by_start.get_mut(&freed.address);
+        range.filter(|range| Arc::ptr_eq(&range.uses, own))
+    }
+
+    /// A call that destroys these objects begins: no other call finds their memory from now on, and the uses of it are to
+    /// be waited for.
+    pub fn begin_end_of(&mut self, parents: &[Id], uses: &mut Uses) {
+        self.mark_of(parents, |range| {
+            range.ending += 1;
+            uses.add(&range.uses);
+        });
+    }
+
+    /// That call failed.
+    pub fn keep_of(&mut self, parents: &[Id]) {
+        self.mark_of(parents, |range| range.ending = range.ending.saturating_sub(1));
+    }
+
+    fn mark_of(&mut self, parents: &[Id], how: impl FnMut(&mut Range)) {
+        let parents = owners(parents);
+        if !parents.is_empty() {
+            let ranges = self.by_start.values_mut();
+            ranges.filter(|range| range.goes_with(&parents)).for_each(how);
+        }
     }
 
     /// Forgets what went with these objects.
     pub fn remove_of(&mut self, parents: &[Id]) {
-        self.by_start
-            .retain(|_, range| range.parent.is_none_or(|parent| !parents.contains(&parent)));
+        let parents = owners(parents);
+        if !parents.is_empty() {
+            self.by_start.retain(|_, range| !range.goes_with(&parents));
+        }
+    }
+}
+
+impl Range {
+    fn goes_with(&self, parents: &BTreeSet<Id>) -> bool {
+        self.parent.is_some_and(|parent| parents.contains(&parent))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handle::{Kind, Origin};
+    use crate::handle::Origin;
 
     #[test]
     fn bytes_are_held_where_ranges_cover_them() {
@@ -115,10 +215,59 @@ mod tests {
         ranges.insert(0x2000, 16, None);
         ranges.remove_of(&[module]);
         assert!(!ranges.hold(0x1000, 1) && ranges.hold(0x2000, 1));
-        ranges.remove(0x2000);
+        let freed = ranges.beginning(0x2000).expect("it begins here");
+        ranges.remove(&freed);
         assert_eq!(ranges.len(), 0);
         ranges.insert(u64::MAX, 16, None);
         ranges.insert(0x3000, 0, None);
         assert_eq!(ranges.len(), 0, "no such memory");
+    }
+
+    #[test]
+    fn memory_is_freed_by_one_call_that_waits_for_those_that_use_it() {
+        let mut ranges = Ranges::default();
+        ranges.insert(0x1000, 16, None);
+        let mut used = Vec::new();
+        assert!(ranges.take(0x1008, 8, &mut used));
+        let freed = ranges.beginning(0x1000).expect("it begins here");
+        let uses = ranges.begin_end(&freed).expect("its first end");
+        assert!(!uses.are_over(1), "a copy goes on");
+        assert!(!ranges.hold(0x1000, 1) && ranges.beginning(0x1000).is_none());
+        assert!(ranges.begin_end(&freed).is_none(), "by another thread as well");
+        used.clear();
+        assert!(uses.are_over(1));
+        ranges.keep(&freed);
+        assert!(ranges.hold(0x1000, 1));
+        assert!(ranges.beginning(0x1001).is_none());
+        assert!(ranges.beginning(0).is_some_and(|freed| freed.address == 0));
+    }
+
+    #[test]
+    fn memory_at_an_address_that_was_freed_is_other_memory() {
+        let mut ranges = Ranges::default();
+        ranges.insert(0x1000, 16, None);
+        let freed = ranges.beginning(0x1000).expect("it begins here");
+        ranges.begin_end(&freed).expect("its end");
+        // The driver has freed it, and gives the address to another thread before the first one says so.
+        ranges.insert(0x1000, 32, None);
+        ranges.remove(&freed);
+        assert!(ranges.hold(0x1000, 32));
+    }
+
+    #[test]
+    fn the_end_of_an_object_waits_for_calls_that_use_its_memory() {
+        let context = Id::new(Kind::Context, Origin::Client, 1);
+        let mut ranges = Ranges::default();
+        ranges.insert(0x1000, 16, Some(context));
+        let mut used = Vec::new();
+        assert!(ranges.take(0x1000, 16, &mut used));
+        let own = Use::default();
+        let mut uses = Uses::new(&own);
+        ranges.begin_end_of(&[context], &mut uses);
+        assert!(!uses.are_over(0) && !ranges.hold(0x1000, 1));
+        used.clear();
+        assert!(uses.are_over(0));
+        ranges.keep_of(&[context]);
+        assert!(ranges.hold(0x1000, 1));
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::{Connector, Lost, Transport};
+use crate::{Connector, Lost, NotOpened, Transport};
 
 /// A wait shorter than this is spent awake: a sleep may take that much longer.
 const AWAKE: Duration = Duration::from_micros(150);
@@ -87,7 +87,7 @@ pub struct Distant<C> {
 }
 
 impl<C: Connector> Connector for Distant<C> {
-    fn open(&self, thread: u32) -> Result<Box<dyn Transport>, Lost> {
+    fn open(&self, thread: u32) -> Result<Box<dyn Transport>, NotOpened> {
         let inner = self.connector.open(thread)?;
         let now = Instant::now();
         Ok(Box::new(Delayed {
@@ -185,7 +185,7 @@ mod tests {
     struct Here;
 
     impl Connector for Here {
-        fn open(&self, _: u32) -> Result<Box<dyn Transport>, Lost> {
+        fn open(&self, _: u32) -> Result<Box<dyn Transport>, NotOpened> {
             Ok(Box::new(Echo(VecDeque::new())))
         }
     }

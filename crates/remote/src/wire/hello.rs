@@ -3,7 +3,7 @@
 use super::{HEADER_BYTES, Header, Malformed, Reader, Sort, Writer};
 
 /// Counts the changes of the header and of this record. Changes of single calls show in their ids.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const MARK: u64 = u64::from_le_bytes(*b"divvyGPU");
 

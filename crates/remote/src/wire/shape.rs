@@ -46,6 +46,9 @@ macro_rules! shape {
     (value $of:ty, $needs:tt) => {
         Shape::Value(size_of::<$of>())
     };
+    (device $of:ty, $needs:tt) => {
+        Shape::Value(size_of::<$of>())
+    };
     (input $of:ty, $needs:tt) => {
         Shape::Optional(size_of::<<$of as Pointee>::To>())
     };
@@ -82,7 +85,7 @@ macro_rules! shape {
     (null $of:ty, $needs:tt) => {
         Shape::Nothing
     };
-    // output, outputs, find, finds, new_memory
+    // output, outputs, find, finds, find_device, new_memory
     ($answer:ident $of:ty, $needs:tt) => {
         Shape::Wanted
     };

@@ -98,6 +98,15 @@ impl<'a> Writer<'a> {
         self.full = false;
     }
 
+    /// The last bytes that were written; none where the message is full.
+    pub(crate) fn last(&mut self, bytes: usize) -> &mut [u8] {
+        let start = self.at.saturating_sub(bytes);
+        match self.full {
+            true => &mut [],
+            false => &mut self.memory[start..self.at],
+        }
+    }
+
     /// The length of the message.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use divvy_abi::*;
 use divvy_remote::server::{Quota, Server};
 use divvy_remote::stream::{Frames, StreamTransport};
 use divvy_remote::wire::Printed;
-use divvy_remote::{Connector, Lost, Transport};
+use divvy_remote::{Connector, Lost, NotOpened, Transport};
 use divvy_ring::{Backing, Region, Shape};
 use tempfile::TempDir;
 
@@ -108,7 +108,7 @@ impl InProcess {
 }
 
 impl Connector for InProcess {
-    fn open(&self, _: u32) -> Result<Box<dyn Transport>, Lost> {
+    fn open(&self, _: u32) -> Result<Box<dyn Transport>, NotOpened> {
         if over_tcp() {
             return Ok(self.open_tcp());
         }

@@ -11,6 +11,7 @@ mod device;
 mod fatbin;
 mod flood;
 mod http;
+mod messages;
 mod names;
 mod page_server;
 mod pages;
@@ -35,6 +36,7 @@ fn main() -> anyhow::Result<()> {
             let reach = device::Reach::new(Path::new(folder), Path::new(socket), device)?;
             reach.shorten(number(rounds)?, number(seconds)?)
         }
+        ["forge-calls", count] => messages::forge(&messages::own_socket()?, number(count)?),
         ["redirect", other] => page_server::redirect(Path::new(other)),
         ["fault", looks, seconds] => page_server::fault(number(looks)?, number(seconds)?),
         ["steal", name, milliseconds] => page_server::steal(name, number(milliseconds)?),

@@ -113,6 +113,9 @@ fn told(role: &Role, parameter: &Parameter, types: &Types) -> (&'static str, Str
     };
     let product = |count: &Count| count.join(" ");
     match role {
+        // A program numbers the devices that it sees, and the worker those of the slice.
+        Role::Value if to == "CUdevice" => ("device", String::new()),
+        Role::Out { many: None, .. } if to == "CUdevice" => ("find_device", String::new()),
         Role::Value => ("value", String::new()),
         Role::In { many: None, clearing } => ("input", clearing.join(" ")),
         Role::In {

@@ -10,16 +10,17 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use divvy_agent::api::{Document, Items};
 use divvy_model::{Code, Compute, Fault, Isolation, MemoryAmount, Selector};
-use divvy_tunnel::Wanted;
 use divvy_tunnel::far::{Host, Slot};
+use divvy_tunnel::{Allowance, Wanted};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
+use super::accounts::{Accounts, Amounts, Charge, Named};
 use crate::report::remark;
 
 /// A slice's process that does not answer within this time has no worker to hand over.
@@ -35,6 +36,7 @@ pub struct ThisHost {
     compute: Option<Compute>,
     isolation: Isolation,
     slices: AtomicU64,
+    accounts: Arc<Accounts>,
     starter: Starter,
 }
 
@@ -53,6 +55,7 @@ impl ThisHost {
             compute,
             isolation,
             slices: AtomicU64::new(1),
+            accounts: Arc::default(),
             starter: Starter::default(),
         }
     }
@@ -63,8 +66,64 @@ impl ThisHost {
         command
     }
 
+    /// What a client's slice is to have of what the server gives one slice.
+    fn amounts(&self, wanted: &Wanted) -> Result<Amounts, Fault> {
+        let asked: Option<Compute> = wanted.compute.as_deref().map(str::parse).transpose()?;
+        let compute = match (asked, self.compute) {
+            (Some(asked), Some(most)) => Some(asked.min(most)),
+            (asked, most) => asked.or(most),
+        };
+        Ok(Amounts {
+            memory: self.memory(wanted.memory.as_deref())?,
+            compute,
+        })
+    }
+
+    /// Charges a slice to its client. A client that waits in the queue waits for its own slices as well; `wanted` then
+    /// says how long it still waits.
+    fn charge(
+        &self,
+        client: &str,
+        allowance: &Allowance,
+        wanted: &mut Wanted,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<(Charge, Amounts), Fault> {
+        let asked = self.amounts(wanted)?;
+        let named = Named {
+            memory: wanted.memory.is_some(),
+            compute: wanted.compute.is_some(),
+        };
+        let began = Instant::now();
+        loop {
+            let waited = began.elapsed().as_secs();
+            let refused = match self.accounts.charge(client, allowance, asked, named) {
+                Ok(charged) => {
+                    // The rest of the time is for the queue. 0 would be without an end.
+                    let rest = |limit: u64| {
+                        if limit == 0 {
+                            0
+                        } else {
+                            limit.saturating_sub(waited).max(1)
+                        }
+                    };
+                    wanted.wait = wanted.wait.map(rest);
+                    return Ok(charged);
+                }
+                Err(refused) => refused,
+            };
+            let goes_on_waiting = wanted.wait.is_some_and(|limit| limit == 0 || waited < limit);
+            if !goes_on_waiting {
+                return Err(refused);
+            }
+            if !goes_on() {
+                return Err(Fault::new(Code::Internal, "the client has gone"));
+            }
+            self.accounts.wait(TICK);
+        }
+    }
+
     /// The command of a client's slice.
-    fn slice(&self, client: &str, wanted: &Wanted) -> Result<Command, Fault> {
+    fn slice(&self, client: &str, wanted: &Wanted, amounts: Amounts) -> Result<Command, Fault> {
         let number = self.slices.fetch_add(1, Ordering::Relaxed);
         let mut command = Command::new("/proc/self/exe");
         let server = std::process::id().to_string();
@@ -75,15 +134,10 @@ impl ThisHost {
         if let Some(device) = self.device(&wanted.device)? {
             command.args(["--device", &device.to_string()]);
         }
-        if let Some(memory) = self.memory(wanted.memory.as_deref())? {
-            command.args(["--memory", &memory.to_string()]);
+        if let Some(memory) = amounts.memory {
+            command.args(["--memory", &exactly(memory)]);
         }
-        let asked: Option<Compute> = wanted.compute.as_deref().map(str::parse).transpose()?;
-        let compute = match (asked, self.compute) {
-            (Some(asked), Some(most)) => Some(asked.min(most)),
-            (asked, most) => asked.or(most),
-        };
-        if let Some(compute) = compute {
+        if let Some(compute) = amounts.compute {
             command.args(["--compute", &compute.to_string()]);
         }
         match wanted.wait {
@@ -150,14 +204,17 @@ impl Host for ThisHost {
     fn open(
         &self,
         client: &str,
+        allowance: &Allowance,
         wanted: &Wanted,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Box<dyn Slot>, Fault> {
         let failed =
             |error: std::io::Error| Fault::new(Code::Internal, "a slice cannot be made").because(&error);
+        let mut wanted = wanted.clone();
+        let (charge, amounts) = self.charge(client, allowance, &mut wanted, goes_on)?;
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         ours.set_read_timeout(Some(TICK)).map_err(failed)?;
-        let mut command = self.slice(client, wanted)?;
+        let mut command = self.slice(client, &wanted, amounts)?;
         command
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
@@ -166,6 +223,7 @@ impl Host for ThisHost {
         let mut slice = Slice {
             socket: Mutex::new(ours),
             child,
+            _charge: charge,
         };
         slice.wait(goes_on)?;
         self.log(&format!("{client}: a slice for process {}", wanted.pid));
@@ -224,6 +282,8 @@ pub fn within(server: u32, words: &[OsString]) -> Result<u8, Fault> {
 struct Slice {
     socket: Mutex<UnixStream>,
     child: Child,
+    /// Given back when the process has ended.
+    _charge: Charge,
 }
 
 impl Slice {
@@ -298,6 +358,14 @@ impl Drop for Slice {
     }
 }
 
+/// An amount for a command line. As text for people it is rounded.
+fn exactly(memory: MemoryAmount) -> String {
+    match memory {
+        MemoryAmount::Bytes(bytes) => format!("{}B", bytes.0),
+        share @ MemoryAmount::Share(_) => share.to_string(),
+    }
+}
+
 /// Text of a client's writes no line of its own into the log.
 fn in_one_line(text: &str) -> String {
     use std::fmt::Write as _;
@@ -341,8 +409,14 @@ mod tests {
         )
     }
 
+    const NOTHING: Amounts = Amounts {
+        memory: None,
+        compute: None,
+    };
+
     fn words(host: &ThisHost, wanted: &Wanted) -> String {
-        let command = host.slice("laptop", wanted).expect("a command");
+        let amounts = host.amounts(wanted).expect("amounts");
+        let command = host.slice("laptop", wanted, amounts).expect("a command");
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
         words.join(" ")
     }
@@ -359,7 +433,7 @@ mod tests {
         let host = host();
         let line = words(&host, &wanted("8GiB", "50%"));
         assert!(
-            line.contains("--device 0 --memory 4 GiB --compute 30%") || line.contains("--memory 4GiB"),
+            line.contains("--device 0 --memory 4294967296B --compute 30%"),
             "{line}"
         );
         assert!(
@@ -372,7 +446,7 @@ mod tests {
         );
         let line = words(&host, &wanted("1GiB", "10%"));
         assert!(
-            line.contains("--compute 10%") && line.contains("--memory 1 GiB"),
+            line.contains("--compute 10%") && line.contains("--memory 1073741824B"),
             "{line}"
         );
         let line = words(&host, &Wanted::default());
@@ -390,13 +464,13 @@ mod tests {
                 device: device.into(),
                 ..Wanted::default()
             };
-            assert!(host.slice("laptop", &wanted).is_err(), "{device}");
+            assert!(host.slice("laptop", &wanted, NOTHING).is_err(), "{device}");
         }
         let wanted = Wanted {
             memory: Some("--whole".into()),
             ..Wanted::default()
         };
-        assert!(host.slice("laptop", &wanted).is_err());
+        assert!(host.amounts(&wanted).is_err());
     }
 
     #[test]

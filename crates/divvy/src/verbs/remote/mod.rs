@@ -1,5 +1,6 @@
 //! `divvy remote`: devices of other hosts, over TCP with certificates on both sides.
 
+mod accounts;
 mod hand_over;
 mod host;
 mod join;
@@ -22,7 +23,7 @@ pub use program::{Asked, run as run_program};
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy remote serve --listen 0.0.0.0:4815 --memory 16GiB     (on the GPU's host)
-  divvy remote invite laptop --out laptop.pem                 (on the GPU's host)
+  divvy remote invite laptop --memory 8GiB --out laptop.pem   (on the GPU's host)
   divvy remote join gpu7:4815 laptop.pem                      (on the other host)
   divvy remote list gpu7:4815
   divvy run --device tcp://gpu7:4815/0 --memory 4GiB -- python train.py")]

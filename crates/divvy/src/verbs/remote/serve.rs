@@ -3,8 +3,8 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use divvy_model::{Code, Compute, Fault, Isolation, MemoryAmount, Selector};
-use divvy_tunnel::{Authority, a_year, far, tls};
+use divvy_model::{Bytes, Code, Compute, Fault, Isolation, MemoryAmount, Selector};
+use divvy_tunnel::{Allowance, Authority, a_year, far, tls};
 
 use super::host::ThisHost;
 use crate::context::Context;
@@ -59,6 +59,12 @@ pub struct Invite {
     /// Write it to this file, which its user alone can read [default: print it]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// The most memory of all its runs together [default: only each run is bounded]
+    #[arg(short, long, value_name = "SIZE", value_parser = parse::<Bytes>)]
+    memory: Option<Bytes>,
+    /// The most compute share of all its runs together; a whole device is 100% [default: only each run is bounded]
+    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>)]
+    compute: Option<Compute>,
     #[command(flatten)]
     state: State,
 }
@@ -107,8 +113,12 @@ pub fn invite(args: &Invite) -> Result<u8, Fault> {
         Some(file) => identity.write(file)?,
         None => output::print(identity.text())?,
     }
+    let allowance = Allowance {
+        memory: args.memory,
+        compute: args.compute,
+    };
     // An earlier one counts until this one has been given out.
-    authority.admit(&args.name, &identity)?;
+    authority.admit(&args.name, &identity, &allowance)?;
     Ok(0)
 }
 
