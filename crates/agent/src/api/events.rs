@@ -16,6 +16,10 @@ pub enum EventKind {
     SliceResized,
     /// A slice has ended.
     SliceEnded,
+    /// A slice's time to live is over: its programs are ended.
+    SliceExpired,
+    /// The agent has read its settings again, or could not.
+    SettingsReloaded,
     /// A slice's work is in flight though its lease has ended: others wait for it.
     Overdue,
     /// The device went to others though a slice's work is still in flight: its time is still charged.
@@ -60,6 +64,8 @@ impl EventKind {
             Self::SliceCreated => "slice_created",
             Self::SliceResized => "slice_resized",
             Self::SliceEnded => "slice_ended",
+            Self::SliceExpired => "slice_expired",
+            Self::SettingsReloaded => "settings_reloaded",
             Self::Overdue => "overdue",
             Self::Expired => "expired",
             Self::Recovered => "recovered",

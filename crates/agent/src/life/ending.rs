@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use divvy_model::{Code, Fault, LifetimeAnchor, SliceState};
+use divvy_model::{Code, Fault, LifetimeAnchor, SliceRecord, SliceState};
 use rustix::process::Signal;
 
 use crate::api::events::EventKind;
@@ -46,28 +46,38 @@ impl Endings {
         let uid = slice.record.uid;
         let shown = slice.shown();
         drop(state);
-        let mut targets = self.members.pinned(&shown);
-        if !ask.dry_run {
-            let before = targets.len();
-            targets.retain(|member| member.signal(uid, signal));
-            if [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT].contains(&signal) {
-                for member in &targets {
-                    let _runs_or_has_ended = member.signal(uid, Signal::CONT);
-                }
-            }
-            if targets.is_empty()
-                && before > 0
-                && let Some(Err(silent)) = crate::system::privilege::helper_state()
-            {
-                return Err(silent);
-            }
-        }
+        let targets = match ask.dry_run {
+            true => self.members.pinned(&shown),
+            false => self.signal(&shown, uid, signal)?,
+        };
         let pids: Vec<u32> = targets.iter().map(Member::pid).collect();
         if !ask.dry_run {
             let name = &shown.name;
             tracing::info!(slice = name, signal = ask.signal, targets = ?pids, by = peer.uid, "slice signalled");
         }
         Ok(Killed { slice: shown, pids })
+    }
+
+    /// Signals what runs in a slice of user `uid`; those that got the signal. The state is not to be locked.
+    ///
+    /// # Errors
+    /// [`Code::Privilege`] where no process could be signalled without the helper.
+    pub fn signal(&self, slice: &SliceRecord, uid: u32, signal: Signal) -> Result<Vec<Member>, Fault> {
+        let mut targets = self.members.pinned(slice);
+        let before = targets.len();
+        targets.retain(|member| member.signal(uid, signal));
+        if [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT].contains(&signal) {
+            for member in &targets {
+                let _runs_or_has_ended = member.signal(uid, Signal::CONT);
+            }
+        }
+        if targets.is_empty()
+            && before > 0
+            && let Some(Err(silent)) = crate::system::privilege::helper_state()
+        {
+            return Err(silent);
+        }
+        Ok(targets)
     }
 
     /// The page server says that a slice's program has ended: the slice goes, unless something in it still uses the
@@ -89,7 +99,7 @@ impl Endings {
                 // The run that the slice goes with: its program has ended.
                 slice.leave(peer.pid);
             }
-            return self.delete(&mut state, &id);
+            return self.delete(&mut state, &id, "deleted");
         }
         slice.set_page_server(None);
         self.settle(&mut state, &id);
@@ -138,8 +148,8 @@ impl Endings {
         }
     }
 
-    /// Deletes a lasting slice in which nothing runs.
-    pub fn delete(&self, state: &mut State, id: &str) -> Result<(), Fault> {
+    /// Deletes a lasting slice in which nothing runs; the event says `why`.
+    pub fn delete(&self, state: &mut State, id: &str, why: &str) -> Result<(), Fault> {
         let Some(slice) = state.slices.get_mut(id) else {
             return Ok(());
         };
@@ -167,7 +177,7 @@ impl Endings {
         if self.journal.may_log(shown.uid) {
             tracing::info!(slice = shown.name, "slice deleted");
         }
-        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
+        self.journal.tell(EventKind::SliceEnded, &shown, why);
         state.slices.remove(id);
         state.ended_at = Some(Instant::now());
         discard(&self.run, id);

@@ -13,6 +13,7 @@ use divvy_model::{Code, Fault};
 use divvy_privileged::{Remote, confine_agent};
 use tracing_subscriber::EnvFilter;
 
+use crate::config::{Config, Sources};
 use crate::context::{Context, keep_command, serve_command};
 use crate::output;
 use split::Role;
@@ -32,7 +33,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve in the foreground; `divvy run` does so in the background by itself
+    /// Serve in the foreground; `divvy run` does so in the background by itself. SIGHUP has it read its settings again
     Serve {
         /// How long a slice runs before the next may, where several want a device: 1ms to 30ms
         #[arg(long, value_name = "DURATION")]
@@ -100,7 +101,15 @@ fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u
         be_helped(helper)?;
         stage_for_others(&run);
     }
-    serve_agent(&run, settings, keep_command)?;
+    let quantum = quantum.map(str::to_owned);
+    let read = move || {
+        let mut config = Config::read(&Sources::of_process(false))?;
+        if let Some(quantum) = &quantum {
+            config.set("quantum", quantum);
+        }
+        config.agent_settings()
+    };
+    serve_agent(&run, settings, keep_command, Box::new(read))?;
     Ok(0)
 }
 
