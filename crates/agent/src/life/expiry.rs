@@ -23,7 +23,7 @@ pub(crate) struct Expiries {
     pub seen: Mutex<Seen>,
 }
 
-/// What earlier looks saw, by slice. An agent that starts again begins anew: slices have that much longer.
+/// What earlier looks saw, by slice. A new agent knows none of it: slices have that much longer.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// When programs were asked to end.
