@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod compute;
 pub mod events;
+pub mod history;
 pub(crate) mod viewer;
 
 /// Version of every document. Changes within it only add.

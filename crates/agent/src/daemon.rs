@@ -16,6 +16,7 @@ use crate::admission::queue::Line;
 use crate::api::events::EventKind;
 use crate::api::{HelperState, Status};
 use crate::holder::PageHolder;
+use crate::journal::history::History;
 use crate::journal::{Incident, Journal};
 use crate::leasing::Leasing;
 use crate::life::adopt::Adoption;
@@ -265,6 +266,7 @@ impl Daemon {
             journal: journal.clone(),
             members: members.clone(),
             grants: grants.clone(),
+            history: Arc::new(History::of(run.clone(), journal.clone())),
         });
         let page_servers = Arc::new(PageServers {
             run: run.clone(),

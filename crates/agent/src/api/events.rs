@@ -18,6 +18,8 @@ pub enum EventKind {
     SliceEnded,
     /// A slice's time to live is over: its programs are ended.
     SliceExpired,
+    /// What ended slices used cannot be kept: records are dropped until writing works again.
+    HistoryDropped,
     /// The agent has read its settings again, or could not.
     SettingsReloaded,
     /// A slice's work is in flight though its lease has ended: others wait for it.
@@ -65,6 +67,7 @@ impl EventKind {
             Self::SliceResized => "slice_resized",
             Self::SliceEnded => "slice_ended",
             Self::SliceExpired => "slice_expired",
+            Self::HistoryDropped => "history_dropped",
             Self::SettingsReloaded => "settings_reloaded",
             Self::Overdue => "overdue",
             Self::Expired => "expired",

@@ -7,15 +7,18 @@ use divvy_model::{Code, Fault, LifetimeAnchor, SliceRecord, SliceState};
 use rustix::process::Signal;
 
 use crate::api::events::EventKind;
+use crate::api::history::HistoryRecord;
 use crate::api::{Kill, Killed};
 use crate::decide::life::{Ending, ending};
 use crate::journal::Journal;
+use crate::journal::history::History;
 use crate::life::grants::Grants;
 use crate::life::members::{Member, Members};
 use crate::life::records::{discard, store};
 use crate::life::slice::Slice;
 use crate::start::rundir::RunDir;
 use crate::state::{Shared, State};
+use crate::system::clock;
 use crate::system::peer::Peer;
 
 /// Ends slices.
@@ -27,6 +30,7 @@ pub(crate) struct Endings {
     pub journal: Arc<Journal>,
     pub members: Arc<Members>,
     pub grants: Arc<Grants>,
+    pub history: Arc<History>,
 }
 
 impl Endings {
@@ -115,6 +119,11 @@ impl Endings {
         let (lasting, kept) = (slice.record.lasting, slice.is_kept());
         let ending = ending(lasting, kept, || slice.may_be_in_use());
         if ending == Ending::Ends {
+            let shown = slice.shown();
+            self.keep(&shown);
+            let Some(slice) = state.slices.get(id) else {
+                return;
+            };
             if self.journal.may_log(slice.record.uid) {
                 tracing::info!(slice = slice.record.name, "slice ended");
             }
@@ -139,6 +148,15 @@ impl Endings {
                 tracing::warn!("{fault}: {}", fault.causes.join(": "));
             }
         }
+    }
+
+    /// Keeps what a slice that ends now has used.
+    fn keep(&self, slice: &SliceRecord) {
+        let views = self.grants.leasing.views();
+        let charged = views.iter().filter(|view| view.slice_id == slice.id);
+        let device_time = charged.map(|view| view.charged_ns).reduce(u64::saturating_add);
+        let record = HistoryRecord::of(slice, device_time.filter(|ns| *ns > 0), clock::now());
+        self.history.note(&record);
     }
 
     /// Reports allocations that did not fit.
@@ -177,6 +195,7 @@ impl Endings {
         if self.journal.may_log(shown.uid) {
             tracing::info!(slice = shown.name, "slice deleted");
         }
+        self.keep(&shown);
         self.journal.tell(EventKind::SliceEnded, &shown, why);
         state.slices.remove(id);
         state.ended_at = Some(Instant::now());

@@ -2,6 +2,7 @@
 
 mod helper;
 mod install;
+mod metrics;
 mod split;
 mod units;
 
@@ -25,6 +26,7 @@ use split::Role;
   divvy agent serve
   divvy agent serve --quantum 10ms
   divvy agent stop
+  divvy agent metrics --listen 127.0.0.1:9445
   divvy agent install --dry-run")]
 pub struct Args {
     #[command(subcommand)]
@@ -49,6 +51,8 @@ enum Verb {
     Install(install::Args),
     /// Take away what `install` put there
     Uninstall(install::Args),
+    /// Serve the agent's figures to Prometheus over TCP, to callers with a token
+    Metrics(metrics::Args),
     /// Show the agent
     Status,
     /// End the agent; slices keep their limits, and the next agent takes them back
@@ -66,6 +70,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::Helper(args) => helper::run(args, context),
         Verb::Install(args) => install::install(args),
         Verb::Uninstall(args) => install::uninstall(args),
+        Verb::Metrics(args) => metrics::run(args, context),
         Verb::Status => status(context),
         Verb::Stop { dry_run } => stop(context, *dry_run),
     }
