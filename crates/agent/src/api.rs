@@ -1,5 +1,6 @@
 //! The agent's HTTP API: the same JSON documents that `-o json` prints.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use divvy_model::{
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod compute;
 pub mod events;
+pub mod history;
 pub(crate) mod viewer;
 
 /// Version of every document. Changes within it only add.
@@ -340,6 +342,9 @@ pub struct Status {
     /// The process that does the agent's work as root.
     #[serde(default)]
     pub helper: HelperState,
+    /// The settings that it holds to, as text, by their names in the files.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// The process that does an agent's work as root.

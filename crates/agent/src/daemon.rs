@@ -16,12 +16,14 @@ use crate::admission::queue::Line;
 use crate::api::events::EventKind;
 use crate::api::{HelperState, Status};
 use crate::holder::PageHolder;
+use crate::journal::history::History;
 use crate::journal::{Incident, Journal};
 use crate::leasing::Leasing;
 use crate::life::adopt::Adoption;
 use crate::life::anchors::LifetimeAnchors;
 use crate::life::container::Containers;
 use crate::life::ending::Endings;
+use crate::life::expiry::Expiries;
 use crate::life::grants::Grants;
 use crate::life::lists::Lists;
 use crate::life::members::{Members, Roster};
@@ -41,7 +43,7 @@ use crate::modes::on_demand::Instances;
 use crate::modes::untidy::Untidy;
 use crate::start::log;
 use crate::start::rundir::{KeepCommand, RunDir};
-use crate::start::settings::Settings;
+use crate::start::settings::{Current, ReadSettings, Settings};
 use crate::start::trust::is_system;
 use crate::state::{Shared, State};
 use crate::supervisor::Supervisor;
@@ -55,7 +57,7 @@ const AUDIT: Duration = Duration::from_secs(1);
 /// The agent. Every method of its parts blocks, briefly; the server calls them off its loop.
 pub struct Daemon {
     pub(crate) run: RunDir,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<Current>,
     /// The agent's own user.
     pub(crate) uid: u32,
     pub(crate) nvidia: Arc<Nvidia>,
@@ -72,6 +74,7 @@ pub struct Daemon {
     pub(crate) holder: Arc<PageHolder>,
     pub(crate) modes: Arc<Modes>,
     pub(crate) endings: Arc<Endings>,
+    pub(crate) expiries: Expiries,
     pub(crate) page_servers: Arc<PageServers>,
     pub(crate) adoption: Arc<Adoption>,
     pub(crate) anchors: Arc<LifetimeAnchors>,
@@ -179,7 +182,8 @@ impl Daemon {
             leasing,
             inventory,
         } = parts;
-        let (settings, nvidia) = (Arc::new(settings), Arc::new(nvidia));
+        let (admits_others, mig_instances) = (settings.admit_others, settings.mig_instances);
+        let (settings, nvidia) = (Arc::new(Current::of(settings)), Arc::new(nvidia));
         let state = Shared::of(State::with(inventory));
         let unmanaged = Arc::new(Nudge::default());
         let untidy = Arc::new(Untidy::default());
@@ -233,7 +237,7 @@ impl Daemon {
             run: run.clone(),
             uid,
             prevails,
-            admits_others: settings.admit_others,
+            admits_others,
         });
         let holder = Arc::new(PageHolder {
             run: run.clone(),
@@ -252,7 +256,7 @@ impl Daemon {
                 run: run.clone(),
                 nvidia: nvidia.clone(),
                 state: state.clone(),
-                are_made: settings.mig_instances,
+                are_made: mig_instances,
             },
         });
         let endings = Arc::new(Endings {
@@ -262,6 +266,7 @@ impl Daemon {
             journal: journal.clone(),
             members: members.clone(),
             grants: grants.clone(),
+            history: Arc::new(History::of(run.clone(), journal.clone())),
         });
         let page_servers = Arc::new(PageServers {
             run: run.clone(),
@@ -340,6 +345,12 @@ impl Daemon {
                 anchors: anchors.clone(),
                 found: Mutex::default(),
                 evidence: Mutex::default(),
+            },
+            expiries: Expiries {
+                state: state.clone(),
+                journal: journal.clone(),
+                endings: endings.clone(),
+                seen: Mutex::default(),
             },
             reports: Reports {
                 uid,
@@ -430,7 +441,40 @@ impl Daemon {
             frozen_total: self.supervisor.freezes.load(Relaxed),
             driver_silent: self.nvidia.is_silent(),
             helper,
+            settings: self.settings.get().texts.clone(),
         }
+    }
+
+    /// Takes the settings that `read` finds now; those that it cannot take while it runs stay as they are.
+    pub fn reload(&self, read: &ReadSettings) {
+        let message = match read() {
+            Ok(fresh) => {
+                let reloaded = self.settings.reload(fresh);
+                let list = |names: &[String], otherwise: &str| match names {
+                    [] => otherwise.to_owned(),
+                    names => names.join(", "),
+                };
+                let mut message = format!("changed: {}", list(&reloaded.changed, "nothing"));
+                if !reloaded.later.is_empty() {
+                    let later = list(&reloaded.later, "");
+                    message.push_str(&format!("; when the agent starts again: {later}"));
+                }
+                message
+            }
+            Err(fault) => format!(
+                "the settings stay as they are: {fault}: {}",
+                fault.causes.join(": ")
+            ),
+        };
+        tracing::info!("the settings were read again: {message}");
+        self.journal.note(Incident {
+            kind: EventKind::SettingsReloaded,
+            slice: None,
+            owner: None,
+            device: None,
+            run: None,
+            message,
+        });
     }
 
     /// The periodic work: free the memory of dead processes, and end slices that have ended. Returns whether anything

@@ -52,6 +52,7 @@ mod tests;
 
 pub use admission::owner::{Owner, owner, system_owner};
 pub use daemon::Daemon;
+pub use journal::history::read_history;
 pub use keep::keep;
 pub use launch::client::Client;
 pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers, stage_for_others};
@@ -65,7 +66,7 @@ pub use lookout::devices::unmanaged_processes;
 pub use server::serve_agent;
 pub use start::on_demand::{close_inherited, ensure_agent, is_listening, wait_for_end};
 pub use start::rundir::{KeepCommand, RunDir, default_run_dir};
-pub use start::settings::{CONTEXT_OF_A_GPU, Settings};
+pub use start::settings::{CONTEXT_OF_A_GPU, ReadSettings, Settings};
 pub use start::trust::{SYSTEM_RUN_DIR, admits_others, root_may_believe, system_run_dir};
 pub use system::peer::{Peer, callers_are_pinned};
 pub use system::{clock, privilege};

@@ -7,8 +7,8 @@ use crate::context::{Context, Options};
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu, guest,
-    inspect, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
+    advise, agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
+    guest, history, inspect, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -75,6 +75,10 @@ pub enum Verb {
     Inspect(inspect::Args),
     /// Tell what happens to slices and devices
     Events(events::Args),
+    /// Show what slices used that have ended
+    History(history::Args),
+    /// Say what programs should ask for, by what they used before
+    Advise(advise::Args),
     /// Choose the devices that programs are shown, and explain what they see
     Env(environment::Args),
     /// Show the settings and where each comes from; its --help lists the variables
@@ -141,6 +145,8 @@ impl Verb {
             Self::Agent(args) => agent::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Events(args) => events::run(args, context),
+            Self::History(args) => history::run(args, context),
+            Self::Advise(args) => advise::run(args, context),
             Self::Env(args) => environment::run(args, context),
             Self::Config(args) => config::run(args, context),
             Self::Explain(args) => explain::run(args, context),
@@ -188,6 +194,8 @@ const LISTS: [(&str, &[&str]); 3] = [
         &[
             "inspect",
             "events",
+            "history",
+            "advise",
             "env",
             "config",
             "explain",
@@ -200,9 +208,7 @@ const LISTS: [(&str, &[&str]); 3] = [
 const EXAMPLES: &str = "\
 Examples:
   divvy run --memory 4GiB --compute 30% -- python train.py
-  divvy run --memory 50% --device emulated:h100 -- ./saxpy
-  divvy container run --memory 4GiB image python train.py
-  divvy resize train --memory 8GiB";
+  divvy container run --memory 4GiB image python train.py";
 
 /// The whole grammar, with a first screen of help that fits one.
 pub fn grammar() -> clap::Command {

@@ -35,7 +35,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 29] = [
+pub const KEYS: [Key; 31] = [
     key(
         "memory",
         "",
@@ -142,6 +142,18 @@ pub const KEYS: [Key; 29] = [
     ),
     key("user_slices", "", false, "The most slices that one user may have"),
     key(
+        "user_ttl",
+        "",
+        false,
+        "The longest that a user's slice may live, and does without --ttl: 4h; its programs are ended then",
+    ),
+    key(
+        "idle_ttl",
+        "",
+        false,
+        "How long a user's lasting slice stays while nothing runs in it: 30min; until it is deleted by default",
+    ),
+    key(
         "least_isolation",
         "",
         false,
@@ -197,6 +209,25 @@ pub const KEYS: [Key; 29] = [
     ),
 ];
 
+/// The settings that an agent goes by, whichever command starts it. What holds is what the agent has.
+const AGENTS: [&str; 15] = [
+    "admit_others",
+    "context_memory",
+    "default_slice",
+    "idle_ttl",
+    "least_isolation",
+    "least_on_overuse",
+    "max_slices",
+    "mig_instances",
+    "oversubscription",
+    "quantum",
+    "timeslice_replicas",
+    "user_compute",
+    "user_memory",
+    "user_slices",
+    "user_ttl",
+];
+
 impl Key {
     /// The variable of this setting.
     pub fn variable(&self) -> String {
@@ -213,6 +244,9 @@ pub struct Value {
     pub value: String,
     /// `flag --memory`, `DIVVY_MEMORY`, a file's path, or `default`.
     pub origin: String,
+    /// What the running agent holds to, where that is another value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
 }
 
 /// All settings.
@@ -299,6 +333,7 @@ impl Config {
             key,
             value: value.into(),
             origin: origin.into(),
+            agent: None,
         });
     }
 
@@ -311,6 +346,7 @@ impl Config {
                 key,
                 value: value.into(),
                 origin,
+                agent: None,
             },
         );
     }
@@ -409,6 +445,12 @@ impl Config {
             context: self.get::<Bytes>("context_memory")?,
             least_isolation: self.get("least_isolation")?,
             least_on_overuse: self.get("least_on_overuse")?,
+            user_ttl: self.duration("user_ttl")?,
+            idle_ttl: self.duration("idle_ttl")?,
+            texts: AGENTS
+                .iter()
+                .map(|key| ((*key).to_owned(), self.text(key).unwrap_or_default().to_owned()))
+                .collect(),
             idle_timeout: self.duration("idle_timeout")?.unwrap_or(defaults.idle_timeout),
             emulated: self.text("emulated").map(str::to_owned),
             admit_others: self.get("admit_others")?.unwrap_or(defaults.admit_others),

@@ -11,6 +11,7 @@ macro_rules! schemas {
 }
 
 schemas! {
+    AdviceList
     AgentStatus
     CdiDeviceList
     CdiFileList
@@ -25,6 +26,7 @@ schemas! {
     Environment
     Error
     Event
+    HistoryList
     IsolationList
     Killed
     KitReport

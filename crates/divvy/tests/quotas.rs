@@ -215,7 +215,7 @@ fn what_the_page_says_works_in_its_order() {
         .collect();
     let (commands, settings): (Vec<&str>, Vec<&str>) =
         code.iter().partition(|line| line.starts_with("divvy "));
-    assert_eq!((commands.len(), settings.len()), (9, 7), "{code:?}");
+    assert_eq!((commands.len(), settings.len()), (9, 9), "{code:?}");
     // What root does once, and an agent that two users share, are tried by `attacks::students`.
     let commands: Vec<&str> = commands
         .into_iter()

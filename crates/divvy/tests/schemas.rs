@@ -32,6 +32,8 @@ fn every_document_is_as_its_schema_says() {
         &["devices"][..],
         &["ps"],
         &["topology"],
+        &["history"],
+        &["advise"],
         &["doctor"],
         &["config", "show"],
         &["explain"],

@@ -347,6 +347,9 @@ pub struct SliceRecord {
     pub mps_partition: Option<String>,
     /// When it began, RFC 3339, UTC.
     pub created_at: String,
+    /// When its time to live is over, in seconds since 1970, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_unix_s: Option<u64>,
     /// Where it stands in its life.
     #[serde(default)]
     pub state: SliceState,

@@ -139,6 +139,12 @@ pub struct SliceTerms {
     /// Whether it is a whole device for one tenant alone, without a limiter.
     #[serde(default, skip_serializing_if = "is_default")]
     pub whole: bool,
+    /// How long it lives, in seconds; 0: without an end. Then its programs are ended, and a lasting slice is deleted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ttl_s: u64,
+    /// For a lasting slice: how long it stays while nothing runs in it, in seconds; 0: until it is deleted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub idle_ttl_s: u64,
 }
 
 /// Whether a field of a record need not be written.

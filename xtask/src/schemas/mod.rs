@@ -39,6 +39,7 @@ const SLICE: &str = "crates/model/src/slice.rs";
 
 /// Every kind.
 const KINDS: &[(&str, Body)] = &[
+    ("AdviceList", List("crates/divvy/src/verbs/advise.rs", "Advice")),
     ("AgentStatus", Of(API, "Status")),
     (
         "CdiDeviceList",
@@ -74,6 +75,10 @@ const KINDS: &[(&str, Body)] = &[
     ("Environment", Of("crates/divvy/src/verbs/run.rs", "Observation")),
     ("Error", Of("crates/model/src/fault.rs", "Fault")),
     ("Event", Line("crates/agent/src/api/events.rs", "EventRecord")),
+    (
+        "HistoryList",
+        List("crates/agent/src/api/history.rs", "HistoryRecord"),
+    ),
     (
         "IsolationList",
         List("crates/divvy/src/verbs/explain/isolation.rs", "Entry"),

@@ -15,7 +15,7 @@ use crate::api::{CreateSlice, CreatedSlice};
 use crate::decide::policy::{Boundary, Supervision, check_boundary, enforce, supervise};
 use crate::decide::queue::{Ahead, may_change};
 use crate::decide::record::{as_asked, share_of};
-use crate::decide::{compute, modes};
+use crate::decide::{compute, life, modes};
 use crate::journal::Journal;
 use crate::life::grants::Grants;
 use crate::life::names::{fresh_id, slice_name};
@@ -24,7 +24,7 @@ use crate::life::slice::Slice;
 use crate::life::workers::free_user;
 use crate::life::{anchor, pages};
 use crate::start::rundir::RunDir;
-use crate::start::settings::Settings;
+use crate::start::settings::Current;
 use crate::state::{Shared, State};
 use crate::system::nodes::has_open_nodes;
 use crate::system::peer::Peer;
@@ -35,7 +35,7 @@ pub(crate) struct Admission {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub state: Shared,
     pub journal: Arc<Journal>,
     /// Slices are supervised where their users ask for no level: this is the system's agent.
@@ -141,13 +141,14 @@ impl Admission {
         let placed = self
             .placing
             .place(state, peer, wanted, enforcement.isolation, ahead)?;
+        let settings = self.settings.get();
         let shares = placed
             .iter()
-            .map(|(device, memory)| share_of(&self.settings, &ask.request, device, *memory));
+            .map(|(device, memory)| share_of(&settings, &ask.request, device, *memory));
         let shares = Shares::of(shares);
         let devices: Vec<DeviceRecord> = placed.into_iter().map(|(device, _)| device).collect();
         let is_inside = is_inside_supervised(state, wanted);
-        let least = self.settings.least();
+        let least = settings.least();
         let how = Supervision {
             is_default: self.supervises || least.supervises() || is_for_containers(ask) || is_inside,
             is_inside,
@@ -190,6 +191,11 @@ impl Admission {
             ..as_asked(ask)
         };
         record.terms.isolation = enforcement.isolation;
+        life::bound(&mut record, &settings, peer.is_trusted(self.uid))?;
+        record.expires_unix_s = match record.terms.ttl_s {
+            0 => None,
+            seconds => Some(anchor::unix_seconds().saturating_add(seconds)),
+        };
         let family = state.family();
         if let Some(parent) = &wanted.parent {
             record.terms.compute = family.compute_inside(parent, terms, None)?;
@@ -299,7 +305,7 @@ impl Admission {
     pub fn may_create(&self, peer: Peer) -> Result<(), Fault> {
         // What a worker is made to do by its tenant is not to take devices by itself.
         let is_worker = WORKER_UIDS.contains(&peer.uid) && !is_known(peer.uid);
-        if peer.is_trusted(self.uid) || (self.settings.admit_others && !is_worker) {
+        if peer.is_trusted(self.uid) || (self.settings.get().admit_others && !is_worker) {
             return peer.require_life();
         }
         Err(Fault::new(

@@ -14,6 +14,7 @@ use crate::admission::wanted::{Wanted, asks_for_nothing, join_of};
 use crate::api::{CreateSlice, CreatedSlice, Join, Standing, Wait};
 use crate::holder::PageHolder;
 use crate::journal::Journal;
+use crate::life::anchor::unix_seconds;
 use crate::life::anchors::LifetimeAnchors;
 use crate::life::ending::Endings;
 use crate::life::names::{default_slice_name, fresh_id};
@@ -21,7 +22,7 @@ use crate::life::page_servers::PageServers;
 use crate::life::records::store;
 use crate::modes::keep::Modes;
 use crate::start::rundir::RunDir;
-use crate::start::settings::Settings;
+use crate::start::settings::Current;
 use crate::state::{Shared, State};
 use crate::system::peer::Peer;
 use crate::system::watched::Watched;
@@ -44,7 +45,7 @@ pub(crate) struct Requests {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub state: Shared,
     pub journal: Arc<Journal>,
     pub admission: Arc<Admission>,
@@ -111,7 +112,12 @@ impl Requests {
         };
         let Some(parent) = self.homes.of(&state, peer, ask.inside.as_deref())? else {
             drop(state);
-            return match self.settings.default_slice.filter(|_| asks_for_nothing(ask)) {
+            return match self
+                .settings
+                .get()
+                .default_slice
+                .filter(|_| asks_for_nothing(ask))
+            {
                 Some(memory) => {
                     let name = default_slice_name(peer.uid);
                     match self.join_default(peer, ask, &name) {
@@ -215,7 +221,9 @@ impl Requests {
         }
         let id = &created.slice.id;
         if let Err(fault) = self.page_servers.keep_up(id) {
-            let _no_longer = self.endings.delete(&mut self.state.lock(), id);
+            let _no_longer = self
+                .endings
+                .delete(&mut self.state.lock(), id, "it could not be served");
             return Err(fault);
         }
         if wanted.then_join {
@@ -365,7 +373,8 @@ impl Requests {
             peer.may_change(slice.record.uid, self.uid)?;
             let hint = "`divvy slice create` makes slices that several runs can join";
             slice.record.require_lasting(hint)?;
-            self.settings.least().check_existing(&slice.record)?;
+            self.settings.get().least().check_existing(&slice.record)?;
+            crate::decide::life::check_time(&slice.record, unix_seconds())?;
             let id = slice.record.id.clone();
             let parent = self
                 .homes

@@ -16,13 +16,13 @@ use crate::decide::rules::Rules;
 use crate::life::names::user_name;
 use crate::lookout::audit::MemoryAudit;
 use crate::lookout::silence::DriverWatch;
-use crate::start::settings::Settings;
+use crate::start::settings::{Current, Settings};
 use crate::state::State;
 use crate::system::peer::Peer;
 
 /// Finds places for slices.
 pub(crate) struct Placing {
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub nvidia: Arc<Nvidia>,
     pub claims: Arc<Claims>,
     pub audit: Arc<MemoryAudit>,
@@ -48,9 +48,9 @@ impl Host for Looks<'_> {
 
 impl Placing {
     /// The agent's rules for a user.
-    pub fn rules(&self, asker: u32) -> Rules<'_> {
+    pub fn rules(settings: &Settings, asker: u32) -> Rules<'_> {
         Rules {
-            settings: &self.settings,
+            settings,
             asker,
             name_of: user_name,
         }
@@ -71,7 +71,8 @@ impl Placing {
     ) -> Result<Placed, Fault> {
         state.inventory.refresh(&self.nvidia);
         let asked = asked(&mut state.inventory, &wanted.ask)?;
-        let rules = self.rules(peer.uid);
+        let settings = self.settings.get();
+        let rules = Self::rules(&settings, peer.uid);
         if let Some(id) = &wanted.parent {
             let slice = state.slices.get_mut(id).ok_or_else(gone)?;
             let usages = slice.usages();
@@ -113,8 +114,9 @@ impl Placing {
         wanted: &Wanted,
         isolation: Isolation,
     ) -> Result<ModeTerms, Fault> {
+        let settings = self.settings.get();
         let question = Question {
-            rules: self.rules(uid),
+            rules: Self::rules(&settings, uid),
             request: &wanted.ask.request,
             isolation,
             ahead: &Ahead::default(),

@@ -16,6 +16,12 @@ pub enum EventKind {
     SliceResized,
     /// A slice has ended.
     SliceEnded,
+    /// A slice's time to live is over: its programs are ended.
+    SliceExpired,
+    /// What ended slices used cannot be kept: records are dropped until writing works again.
+    HistoryDropped,
+    /// The agent has read its settings again, or could not.
+    SettingsReloaded,
     /// A slice's work is in flight though its lease has ended: others wait for it.
     Overdue,
     /// The device went to others though a slice's work is still in flight: its time is still charged.
@@ -60,6 +66,9 @@ impl EventKind {
             Self::SliceCreated => "slice_created",
             Self::SliceResized => "slice_resized",
             Self::SliceEnded => "slice_ended",
+            Self::SliceExpired => "slice_expired",
+            Self::HistoryDropped => "history_dropped",
+            Self::SettingsReloaded => "settings_reloaded",
             Self::Overdue => "overdue",
             Self::Expired => "expired",
             Self::Recovered => "recovered",

@@ -4,6 +4,7 @@
 use divvy_model::{SliceRecord, UnmanagedRecord};
 
 use crate::api::events::{EventKind, EventRecord};
+use crate::api::history::HistoryRecord;
 use crate::system::peer::Peer;
 
 /// A user that looks.
@@ -48,6 +49,16 @@ impl Viewer {
         slice.warnings.clear();
         slice.trouble = None;
         slice
+    }
+
+    /// Ended slices as this viewer may see them.
+    pub fn history(self, mut ended: Vec<HistoryRecord>) -> Vec<HistoryRecord> {
+        for record in &mut ended {
+            if !self.sees(Some(record.uid)) {
+                record.command.clear();
+            }
+        }
+        ended
     }
 
     /// Slices as this viewer may see them.

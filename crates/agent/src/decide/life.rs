@@ -1,8 +1,11 @@
 //! The end of slices: whether a slice ends, and which slices go with containers that are gone.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use divvy_model::LifetimeAnchor;
+use divvy_model::{Code, Fault, LifetimeAnchor, SliceRecord};
+
+use crate::start::settings::Settings;
 
 /// The decision on a slice after a look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,84 @@ pub fn ending(lasting: bool, kept: bool, may_be_in_use: impl FnOnce() -> bool) -
     match may_be_in_use() {
         true => Ending::Orphaned,
         false => Ending::Ends,
+    }
+}
+
+/// How long programs may take to end after their slice's time is over.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What is due to a slice whose time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Its programs are asked to end.
+    Ask,
+    /// They have their grace.
+    Wait,
+    /// They are killed.
+    Kill,
+}
+
+/// What is due at `now`, in seconds since 1970; nothing where the slice has no end, or has time. `asked`: how long ago
+/// its programs were asked to end.
+#[must_use]
+pub fn expiry(record: &SliceRecord, now: u64, asked: Option<Duration>) -> Option<Expiry> {
+    record.expires_unix_s.filter(|at| *at <= now)?;
+    Some(match asked {
+        None => Expiry::Ask,
+        Some(since) if since < GRACE => Expiry::Wait,
+        Some(_) => Expiry::Kill,
+    })
+}
+
+/// Whether a slice in which nothing has run for `idle` is to be deleted. One that goes with something else stays for
+/// as long as that.
+#[must_use]
+pub fn idled_out(record: &SliceRecord, idle: Duration) -> bool {
+    let limit = record.terms.idle_ttl_s;
+    record.lasting && record.lifetime_anchor.is_none() && limit > 0 && idle.as_secs() >= limit
+}
+
+/// Gives a new slice the times of the settings. Root and the agent's own user, who are trusted, have as long as they ask
+/// for.
+///
+/// # Errors
+/// [`Code::QuotaFull`] for a longer life than a user's slice may have.
+pub fn bound(record: &mut SliceRecord, settings: &Settings, is_trusted: bool) -> Result<(), Fault> {
+    let (asked, idle) = (record.terms.ttl_s, record.terms.idle_ttl_s);
+    let of = |time: Option<Duration>| {
+        time.filter(|_| !is_trusted)
+            .map_or(0, |time| time.as_secs().max(1))
+    };
+    let (longest, longest_idle) = (of(settings.user_ttl), of(settings.idle_ttl));
+    if longest > 0 && asked > longest {
+        return Err(Fault::new(
+            Code::QuotaFull,
+            format!("a slice of yours may live for {longest} s, and {asked} s were asked for"),
+        )
+        .hint("ask for a shorter --ttl, or for none: the setting `user_ttl` then says it"));
+    }
+    let or = |asked: u64, longest: u64| if asked == 0 { longest } else { asked };
+    record.terms.ttl_s = or(asked, longest);
+    record.terms.idle_ttl_s = match (record.lasting, longest_idle) {
+        (false, _) => 0,
+        (true, 0) => idle,
+        (true, longest) => or(idle, longest).min(longest),
+    };
+    Ok(())
+}
+
+/// Whether a slice may still be joined at `now`.
+///
+/// # Errors
+/// [`Code::UnknownSlice`] where its time is over.
+pub fn check_time(record: &SliceRecord, now: u64) -> Result<(), Fault> {
+    match expiry(record, now, None) {
+        None => Ok(()),
+        Some(_) => Err(Fault::new(
+            Code::UnknownSlice,
+            format!("the time of slice `{}` is over", record.name),
+        )
+        .hint("it is being deleted; make it again in a moment")),
     }
 }
 

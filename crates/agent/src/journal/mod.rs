@@ -1,6 +1,7 @@
 //! The recent events, and a signal for readers that wait for more. When the journal is full, the user with the most
 //! events loses the oldest: a user that makes many pushes out its own.
 
+pub(crate) mod history;
 pub(crate) mod lines;
 
 use std::collections::{HashMap, VecDeque};

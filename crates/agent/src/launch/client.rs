@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::compute::ComputeList;
 use crate::api::events::EventRecord;
+use crate::api::history::HistoryList;
 use crate::api::{
     Attend, CreateSlice, CreatedSlice, Described, DeviceList, Document, ErrorDocument, Join, Kill, Killed,
     Resize, Share, ShareDevices, SliceList, Standing, Status, Wait, shorten,
@@ -77,6 +78,14 @@ impl Client {
     /// As [`Self::status`].
     pub fn compute(&self) -> Result<ComputeList, Fault> {
         self.get("/v1/compute")
+    }
+
+    /// What slices used that have ended, the newest ones, oldest first.
+    ///
+    /// # Errors
+    /// As [`Self::status`].
+    pub fn history(&self) -> Result<HistoryList, Fault> {
+        self.get("/v1/history")
     }
 
     /// Calls `each` with the events after number `since`, oldest first; without a number, with all remembered events.

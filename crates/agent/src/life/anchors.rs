@@ -65,7 +65,7 @@ impl LifetimeAnchors {
         let slices = state.slices.values().filter(|slice| slice.has_lost_anchor());
         let ids: Vec<String> = slices.map(|slice| slice.record.id.clone()).collect();
         for id in ids {
-            let _busy = self.endings.delete(state, &id);
+            let _busy = self.endings.delete(state, &id, "what it went with is gone");
         }
     }
 
@@ -89,7 +89,7 @@ impl LifetimeAnchors {
         let rounds = missed_rounds(&state.missed, missed);
         state.missed = rounds.missed;
         for id in rounds.over {
-            let _busy = self.endings.delete(&mut state, &id);
+            let _busy = self.endings.delete(&mut state, &id, "its containers are gone");
         }
         rounds.is_unsure
     }

@@ -3,19 +3,22 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use divvy_model::{Code, Fault, LifetimeAnchor, SliceState};
+use divvy_model::{Code, Fault, LifetimeAnchor, SliceRecord, SliceState};
 use rustix::process::Signal;
 
 use crate::api::events::EventKind;
+use crate::api::history::HistoryRecord;
 use crate::api::{Kill, Killed};
 use crate::decide::life::{Ending, ending};
 use crate::journal::Journal;
+use crate::journal::history::History;
 use crate::life::grants::Grants;
 use crate::life::members::{Member, Members};
 use crate::life::records::{discard, store};
 use crate::life::slice::Slice;
 use crate::start::rundir::RunDir;
 use crate::state::{Shared, State};
+use crate::system::clock;
 use crate::system::peer::Peer;
 
 /// Ends slices.
@@ -27,6 +30,7 @@ pub(crate) struct Endings {
     pub journal: Arc<Journal>,
     pub members: Arc<Members>,
     pub grants: Arc<Grants>,
+    pub history: Arc<History>,
 }
 
 impl Endings {
@@ -46,28 +50,38 @@ impl Endings {
         let uid = slice.record.uid;
         let shown = slice.shown();
         drop(state);
-        let mut targets = self.members.pinned(&shown);
-        if !ask.dry_run {
-            let before = targets.len();
-            targets.retain(|member| member.signal(uid, signal));
-            if [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT].contains(&signal) {
-                for member in &targets {
-                    let _runs_or_has_ended = member.signal(uid, Signal::CONT);
-                }
-            }
-            if targets.is_empty()
-                && before > 0
-                && let Some(Err(silent)) = crate::system::privilege::helper_state()
-            {
-                return Err(silent);
-            }
-        }
+        let targets = match ask.dry_run {
+            true => self.members.pinned(&shown),
+            false => self.signal(&shown, uid, signal)?,
+        };
         let pids: Vec<u32> = targets.iter().map(Member::pid).collect();
         if !ask.dry_run {
             let name = &shown.name;
             tracing::info!(slice = name, signal = ask.signal, targets = ?pids, by = peer.uid, "slice signalled");
         }
         Ok(Killed { slice: shown, pids })
+    }
+
+    /// Signals what runs in a slice of user `uid`; those that got the signal. The state is not to be locked.
+    ///
+    /// # Errors
+    /// [`Code::Privilege`] where no process could be signalled without the helper.
+    pub fn signal(&self, slice: &SliceRecord, uid: u32, signal: Signal) -> Result<Vec<Member>, Fault> {
+        let mut targets = self.members.pinned(slice);
+        let before = targets.len();
+        targets.retain(|member| member.signal(uid, signal));
+        if [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT].contains(&signal) {
+            for member in &targets {
+                let _runs_or_has_ended = member.signal(uid, Signal::CONT);
+            }
+        }
+        if targets.is_empty()
+            && before > 0
+            && let Some(Err(silent)) = crate::system::privilege::helper_state()
+        {
+            return Err(silent);
+        }
+        Ok(targets)
     }
 
     /// The page server says that a slice's program has ended: the slice goes, unless something in it still uses the
@@ -89,7 +103,7 @@ impl Endings {
                 // The run that the slice goes with: its program has ended.
                 slice.leave(peer.pid);
             }
-            return self.delete(&mut state, &id);
+            return self.delete(&mut state, &id, "deleted");
         }
         slice.set_page_server(None);
         self.settle(&mut state, &id);
@@ -105,6 +119,11 @@ impl Endings {
         let (lasting, kept) = (slice.record.lasting, slice.is_kept());
         let ending = ending(lasting, kept, || slice.may_be_in_use());
         if ending == Ending::Ends {
+            let shown = slice.shown();
+            self.keep(&shown);
+            let Some(slice) = state.slices.get(id) else {
+                return;
+            };
             if self.journal.may_log(slice.record.uid) {
                 tracing::info!(slice = slice.record.name, "slice ended");
             }
@@ -131,6 +150,15 @@ impl Endings {
         }
     }
 
+    /// Keeps what a slice that ends now has used.
+    fn keep(&self, slice: &SliceRecord) {
+        let views = self.grants.leasing.views();
+        let charged = views.iter().filter(|view| view.slice_id == slice.id);
+        let device_time = charged.map(|view| view.charged_ns).reduce(u64::saturating_add);
+        let record = HistoryRecord::of(slice, device_time.filter(|ns| *ns > 0), clock::now());
+        self.history.note(&record);
+    }
+
     /// Reports allocations that did not fit.
     fn tell_refusals(&self, slice: &mut Slice) {
         for told in slice.new_refusals() {
@@ -138,8 +166,8 @@ impl Endings {
         }
     }
 
-    /// Deletes a lasting slice in which nothing runs.
-    pub fn delete(&self, state: &mut State, id: &str) -> Result<(), Fault> {
+    /// Deletes a lasting slice in which nothing runs; the event says `why`.
+    pub fn delete(&self, state: &mut State, id: &str, why: &str) -> Result<(), Fault> {
         let Some(slice) = state.slices.get_mut(id) else {
             return Ok(());
         };
@@ -167,7 +195,8 @@ impl Endings {
         if self.journal.may_log(shown.uid) {
             tracing::info!(slice = shown.name, "slice deleted");
         }
-        self.journal.tell(EventKind::SliceEnded, &shown, "deleted");
+        self.keep(&shown);
+        self.journal.tell(EventKind::SliceEnded, &shown, why);
         state.slices.remove(id);
         state.ended_at = Some(Instant::now());
         discard(&self.run, id);

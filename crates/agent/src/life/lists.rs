@@ -12,7 +12,7 @@ use crate::life::programs::all_named;
 use crate::life::slice::Slice;
 use crate::lookout::audit::MemoryAudit;
 use crate::lookout::silence::DriverWatch;
-use crate::start::settings::Settings;
+use crate::start::settings::Current;
 use crate::state::Shared;
 use crate::supervisor::Supervisor;
 use crate::system::peer::Peer;
@@ -21,7 +21,7 @@ use crate::system::peer::Peer;
 pub(crate) struct Lists {
     /// The agent's own user.
     pub uid: u32,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub nvidia: Arc<Nvidia>,
     pub state: Shared,
     pub leasing: Arc<Leasing>,
@@ -36,8 +36,9 @@ impl Lists {
         let mut state = self.state.lock();
         state.inventory.refresh(&self.nvidia);
         let devices = state.inventory.devices.clone();
+        let settings = self.settings.get();
         let rules = Rules {
-            settings: &self.settings,
+            settings: &settings,
             asker: self.uid,
             name_of: user_name,
         };

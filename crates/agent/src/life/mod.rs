@@ -6,6 +6,7 @@ pub(crate) mod anchors;
 pub mod container;
 pub(crate) mod described;
 pub(crate) mod ending;
+pub(crate) mod expiry;
 pub(crate) mod grants;
 pub(crate) mod known;
 pub(crate) mod lists;

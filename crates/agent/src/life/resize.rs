@@ -19,7 +19,7 @@ use crate::life::records::store;
 use crate::lookout::audit::MemoryAudit;
 use crate::lookout::silence::DriverWatch;
 use crate::start::rundir::RunDir;
-use crate::start::settings::Settings;
+use crate::start::settings::{Current, Settings};
 use crate::state::{Shared, State};
 use crate::system::peer::Peer;
 
@@ -28,7 +28,7 @@ pub(crate) struct Resizing {
     pub run: RunDir,
     /// The agent's own user.
     pub uid: u32,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub state: Shared,
     pub journal: Arc<Journal>,
     pub grants: Arc<Grants>,
@@ -54,7 +54,7 @@ impl Resizing {
         let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
         peer.may_change(slice.record.uid, self.uid)?;
-        self.settings.least().check_existing(&slice.record)?;
+        self.settings.get().least().check_existing(&slice.record)?;
         let id = slice.record.id.clone();
         self.homes.check_reach(&state, peer, &id)?;
         let slice = state.find(&id, peer)?;
@@ -137,9 +137,9 @@ impl Resizing {
         Ok(slice.shown())
     }
 
-    fn rules(&self, asker: u32) -> Rules<'_> {
+    fn rules(settings: &Settings, asker: u32) -> Rules<'_> {
         Rules {
-            settings: &self.settings,
+            settings,
             asker,
             name_of: user_name,
         }
@@ -185,8 +185,9 @@ impl Resizing {
                 Some((slice.record.clone(), slice.usages()))
             }
         };
+        let settings = self.settings.get();
         let change = Change {
-            rules: self.rules(peer.uid),
+            rules: Self::rules(&settings, peer.uid),
             record,
             device: &device,
             share,
@@ -210,7 +211,8 @@ impl Resizing {
     ) -> Result<ComputeTerms, Fault> {
         let record = state.find(id, peer)?.record.clone();
         let terms = ask.compute_terms(record.terms.compute);
-        let rules = self.rules(peer.uid);
+        let settings = self.settings.get();
+        let rules = Self::rules(&settings, peer.uid);
         compute_resized(
             &rules,
             self.uid,

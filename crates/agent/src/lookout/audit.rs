@@ -14,7 +14,7 @@ use crate::life::pages::Usage;
 use crate::life::slice::{Slice, together};
 use crate::lookout::devices::{Holders, Look, holders, outside};
 use crate::start::rundir::RunDir;
-use crate::start::settings::Settings;
+use crate::start::settings::Current;
 use crate::state::{Shared, State};
 use crate::system::nudge::Nudge;
 use crate::system::procs;
@@ -23,7 +23,7 @@ use crate::system::procs;
 pub(crate) struct MemoryAudit {
     pub run: RunDir,
     pub nvidia: Arc<Nvidia>,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub members: Arc<Members>,
     /// This is raised when a process is on a device and in no ledger, and was not there at the audit before.
     pub unmanaged: Arc<Nudge>,
@@ -66,7 +66,7 @@ impl MemoryAudit {
         // Memory of no living process counts first as what the ledgers charge to dead processes.
         let mut unheld = look.unheld(device);
         let held: HashMap<u32, Option<Bytes>> = look.holders.into_iter().collect();
-        let context = self.settings.limits(device).context;
+        let context = self.settings.get().limits(device).context;
         let mut looked: Vec<(usize, Usage, SliceRecord)> = Vec::new();
         for slice in state.slices.values_mut() {
             let limited = slice.record.terms.isolation != Isolation::Env;

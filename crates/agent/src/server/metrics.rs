@@ -117,6 +117,7 @@ pub(crate) fn text(
         }
     }
     memory(&mut text, devices, records);
+    as_dcgm(&mut text, devices);
     text
 }
 
@@ -187,6 +188,43 @@ fn memory(text: &mut String, devices: &[DeviceRecord], slices: &[SliceRecord]) {
                 quoted(&device.uuid),
                 device.index,
                 figure(device)
+            );
+        }
+    }
+}
+
+/// Memory of the devices by the names of NVIDIA's DCGM exporter, in MiB: dashboards that have them go on to work.
+fn as_dcgm(text: &mut String, devices: &[DeviceRecord]) {
+    type OfDevice = fn(&DeviceRecord) -> u64;
+    let figures: [(&str, &str, OfDevice); 3] = [
+        ("DCGM_FI_DEV_FB_TOTAL", "Memory of the device in MiB.", |device| {
+            device.memory_total_bytes.0
+        }),
+        (
+            "DCGM_FI_DEV_FB_USED",
+            "Memory in use on the device in MiB.",
+            |device| device.memory_used_bytes.0,
+        ),
+        (
+            "DCGM_FI_DEV_FB_FREE",
+            "Memory not in use on the device in MiB.",
+            |device| {
+                device
+                    .memory_total_bytes
+                    .0
+                    .saturating_sub(device.memory_used_bytes.0)
+            },
+        ),
+    ];
+    for (name, about, figure) in figures.into_iter().filter(|_| !devices.is_empty()) {
+        head(text, name, about, "gauge");
+        for device in devices {
+            let _written = writeln!(
+                text,
+                "{name}{{gpu=\"{}\",UUID=\"{}\"}} {}",
+                device.index,
+                quoted(&device.uuid),
+                figure(device) >> 20
             );
         }
     }

@@ -25,7 +25,7 @@ use crate::files::Folder;
 use crate::start::on_demand::hold_agent_lock;
 use crate::start::rundir::SOCKET;
 use crate::start::rundir::{KeepCommand, RunDir};
-use crate::start::settings::Settings;
+use crate::start::settings::{ReadSettings, Settings};
 use crate::start::trust::ADMITS_OTHERS;
 
 use connection::Times;
@@ -37,11 +37,16 @@ use turns::Turns;
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop, or has had no slice and no request for the idle time. `keep` is the command that
-/// keeps a lasting slice.
+/// keeps a lasting slice. On SIGHUP it takes the settings that `read` finds then.
 ///
 /// # Errors
 /// [`Code::AgentStart`] when another agent serves this run directory or the socket cannot be made.
-pub fn serve_agent(run: &RunDir, settings: Settings, keep: KeepCommand) -> Result<(), Fault> {
+pub fn serve_agent(
+    run: &RunDir,
+    settings: Settings,
+    keep: KeepCommand,
+    read: ReadSettings,
+) -> Result<(), Fault> {
     let _lock = hold_agent_lock(run)?;
     let descriptors = raise_descriptors();
     tokio::runtime::Builder::new_current_thread()
@@ -49,7 +54,7 @@ pub fn serve_agent(run: &RunDir, settings: Settings, keep: KeepCommand) -> Resul
         .max_blocking_threads(turns::THREADS)
         .build()
         .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's loop").because(&error))?
-        .block_on(listen(run, settings, keep, descriptors))
+        .block_on(listen(run, settings, keep, read, descriptors))
 }
 
 /// Raises this process's limit on descriptors as far as it may; returns the limit.
@@ -64,7 +69,13 @@ fn raise_descriptors() -> u64 {
     limit.current.unwrap_or(u64::MAX)
 }
 
-async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors: u64) -> Result<(), Fault> {
+async fn listen(
+    run: &RunDir,
+    settings: Settings,
+    keep: KeepCommand,
+    read: ReadSettings,
+    descriptors: u64,
+) -> Result<(), Fault> {
     let (idle_timeout, admits_others) = (settings.idle_timeout, settings.admit_others);
     tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
     let daemon = Arc::new(Daemon::start(run.clone(), settings, keep)?);
@@ -84,9 +95,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
         tracing::error!(%error, "cannot start the thread that looks for tenants");
     }
     crate::page_server::hand_out::start(run, &agent.daemon.state)?;
-    if agent.daemon.settings.admit_others
-        && let Err(fault) = crate::launch::stage::stage_for_others(run)
-    {
+    if admits_others && let Err(fault) = crate::launch::stage::stage_for_others(run) {
         tracing::warn!(code = %fault.code, "{fault}: {}", fault.causes.join(": "));
     }
     write_admission(run, admits_others)?;
@@ -106,7 +115,7 @@ async fn listen(run: &RunDir, settings: Settings, keep: KeepCommand, descriptors
     let mut door = Door::open(listener, gate.clone()).map_err(|error| {
         Fault::new(Code::AgentStart, "cannot start the thread that takes connections").because(&error)
     })?;
-    let until = ended(agent.clone(), run.clone(), idle_timeout, alive.subscribe());
+    let until = ended(agent.clone(), run.clone(), idle_timeout, alive.subscribe(), read);
     tokio::select! {
         () = welcome(&mut door, &agent) => {}
         () = until => {}
@@ -180,9 +189,16 @@ async fn welcome(door: &mut Door, agent: &Agent) {
 }
 
 /// Waits until the agent should end; the socket is gone when this returns.
-async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: watch::Receiver<bool>) {
+async fn ended(
+    agent: Agent,
+    run: RunDir,
+    idle_timeout: Duration,
+    mut alive: watch::Receiver<bool>,
+    read: ReadSettings,
+) {
     let mut terminate = signal(tokio::signal::unix::SignalKind::terminate());
     let mut interrupt = signal(tokio::signal::unix::SignalKind::interrupt());
+    let mut hangup = signal(tokio::signal::unix::SignalKind::hangup());
     let mut busy_at = Instant::now();
     let mut seen_requests = 0;
     loop {
@@ -190,6 +206,8 @@ async fn ended(agent: Agent, run: RunDir, idle_timeout: Duration, mut alive: wat
             () = agent.stop.notified() => { tracing::info!("agent stops: asked to"); forget_admission(&run); break; }
             () = terminate.recv_one() => { tracing::info!("agent stops: SIGTERM"); forget_admission(&run); break; }
             () = interrupt.recv_one() => { tracing::info!("agent stops: SIGINT"); forget_admission(&run); break; }
+            // A few small files: this takes no longer than a request.
+            () = hangup.recv_one() => agent.daemon.reload(&read),
             // The handle lives as long as the daemon, which this function holds.
             _ = alive.changed() => {}
         }

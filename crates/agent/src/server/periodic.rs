@@ -21,6 +21,8 @@ const ROUND: Duration = Duration::from_secs(2);
 const AGAIN: Duration = Duration::from_millis(250);
 /// How often the agent asks again for pages that a page server did not give back.
 const RECALL: Duration = Duration::from_secs(1);
+/// How often slices are looked at whose time may be over. Times are whole seconds.
+const EXPIRY: Duration = Duration::from_secs(1);
 
 /// Starts the threads; they end soon after the daemon does. `alive` is told after each tick whether anything lives.
 ///
@@ -52,6 +54,10 @@ pub(super) fn start(daemon: &Arc<Daemon>, alive: watch::Sender<bool>) -> io::Res
             daemon.modes.tidy();
         }
         RECALL
+    })?;
+    repeat("expiry", daemon, |daemon| {
+        daemon.expiries.look();
+        EXPIRY
     })?;
     let mut hurries = false;
     repeat("supervisor", daemon, move |daemon| {

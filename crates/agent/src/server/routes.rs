@@ -20,6 +20,7 @@ use super::connection::Caller;
 use crate::api::viewer::Viewer;
 use crate::api::{CreateSlice, CreatedSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
+use crate::journal::history::read_history;
 use crate::server::metrics;
 use crate::server::stream::EventLines;
 use crate::system::peer::Peer;
@@ -72,12 +73,17 @@ pub(super) fn router(agent: Agent) -> Router {
     });
     let status = shown(M::GET, "AgentStatus", |call| Ok(call.daemon.status()));
     let compute = shown(M::GET, "ComputeList", |call| items(call.daemon.leasing.views()));
+    let history = shown(M::GET, "HistoryList", |call| {
+        let viewer = Viewer::of(call.peer, call.daemon.uid);
+        items(viewer.history(read_history(&call.daemon.run)))
+    });
     let devices = shown(M::GET, "DeviceList", |call| items(call.daemon.lists.devices()));
     let slices = shown(M::GET, "SliceList", slices).merge(asked(M::POST, "CreatedSlice", create));
     Router::new()
         .route("/v1/status", status)
         .route("/v1/compute", compute)
         .route("/v1/events", get(events))
+        .route("/v1/history", history)
         .route("/metrics", get(metrics))
         .route("/v1/devices", devices)
         .route("/v1/devices/share", share_devices)

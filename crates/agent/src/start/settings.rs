@@ -1,8 +1,10 @@
 //! The settings with which an agent starts.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, Isolation, MemoryAmount, OnOveruse};
+use divvy_model::{Bytes, Compute, DeviceKind, DeviceRecord, Fault, Isolation, MemoryAmount, OnOveruse};
 
 use crate::decide::admission::Limits;
 use crate::decide::policy::Least;
@@ -44,6 +46,51 @@ pub struct Settings {
     pub least_isolation: Option<Isolation>,
     /// The mildest consequence that a supervised slice may ask for; any where none is set.
     pub least_on_overuse: Option<OnOveruse>,
+    /// The longest that a user's slice may live, and how long it lives where nothing is asked for.
+    pub user_ttl: Option<Duration>,
+    /// How long a user's lasting slice stays while nothing runs in it.
+    pub idle_ttl: Option<Duration>,
+    /// These settings as text, by their names in the files: for lists.
+    pub texts: BTreeMap<String, String>,
+}
+
+/// Reads the settings again, for a reload.
+pub type ReadSettings = Box<dyn Fn() -> Result<Settings, Fault> + Send + Sync>;
+
+/// The settings that an agent keeps from its start to its end, by their names in the files.
+const FIXED: [&str; 4] = ["admit_others", "emulated", "mig_instances", "quantum"];
+
+/// A running agent's settings, which a reload replaces as a whole.
+#[derive(Debug)]
+pub(crate) struct Current(RwLock<Arc<Settings>>);
+
+impl Current {
+    /// Begins with these.
+    pub fn of(settings: Settings) -> Self {
+        Self(RwLock::new(Arc::new(settings)))
+    }
+
+    /// The settings now.
+    pub fn get(&self) -> Arc<Settings> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes new ones.
+    pub fn reload(&self, fresh: Settings) -> Reloaded {
+        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let (settings, reloaded) = now.reloaded(fresh);
+        *now = Arc::new(settings);
+        reloaded
+    }
+}
+
+/// The result of a reload, by the settings' names in the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reloaded {
+    /// Those that have another value now.
+    pub changed: Vec<String>,
+    /// Those whose new value counts when the agent starts again.
+    pub later: Vec<String>,
 }
 
 impl Default for Settings {
@@ -64,6 +111,9 @@ impl Default for Settings {
             quantum: Duration::from_millis(5),
             least_isolation: None,
             least_on_overuse: None,
+            user_ttl: None,
+            idle_ttl: None,
+            texts: BTreeMap::new(),
         }
     }
 }
@@ -75,6 +125,34 @@ impl Settings {
             isolation: self.least_isolation,
             on_overuse: self.least_on_overuse,
         }
+    }
+
+    /// These settings after a reload, and what that changes.
+    fn reloaded(&self, fresh: Self) -> (Self, Reloaded) {
+        let mut reloaded = Reloaded::default();
+        let mut texts = fresh.texts.clone();
+        for (name, text) in &fresh.texts {
+            let before = self.texts.get(name);
+            if before == Some(text) {
+                continue;
+            }
+            if !FIXED.contains(&name.as_str()) {
+                reloaded.changed.push(name.clone());
+                continue;
+            }
+            reloaded.later.push(name.clone());
+            texts.insert(name.clone(), before.cloned().unwrap_or_default());
+        }
+        let settings = Self {
+            admit_others: self.admit_others,
+            emulated: self.emulated.clone(),
+            mig_instances: self.mig_instances,
+            quantum: self.quantum,
+            idle_timeout: self.idle_timeout,
+            texts,
+            ..fresh
+        };
+        (settings, reloaded)
     }
 
     /// The limits of admission on a device. An emulated device's contexts cost what its specification says, by default
@@ -90,5 +168,42 @@ impl Settings {
             max_slices: self.max_slices,
             context: self.context.or(device.context_bytes).unwrap_or(by_kind),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(quantum: &str, user_slices: u32) -> Settings {
+        let number = quantum.trim_end_matches("ms").parse().expect("a number");
+        Settings {
+            quantum: Duration::from_millis(number),
+            user_slices: Some(user_slices),
+            texts: [
+                ("quantum", quantum.to_owned()),
+                ("user_slices", user_slices.to_string()),
+            ]
+            .map(|(name, text)| (name.to_owned(), text))
+            .into(),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_reload_takes_what_a_running_agent_can_and_names_the_rest() {
+        let current = Current::of(settings("5ms", 3));
+        let reloaded = current.reload(settings("10ms", 2));
+        assert_eq!(
+            (reloaded.changed, reloaded.later),
+            (vec!["user_slices".to_owned()], vec!["quantum".to_owned()])
+        );
+        let now = current.get();
+        assert_eq!(
+            (now.user_slices, now.quantum),
+            (Some(2), Duration::from_millis(5))
+        );
+        assert_eq!(now.texts["quantum"], "5ms", "it says what holds");
+        assert_eq!(current.reload(settings("5ms", 2)), Reloaded::default());
     }
 }

@@ -34,7 +34,7 @@ use crate::leasing::{Charge, Leasing, monotonic};
 use crate::life::members::Members;
 use crate::life::slice::Slice;
 use crate::start::rundir::{KeepCommand, RunDir};
-use crate::start::settings::Settings;
+use crate::start::settings::Current;
 use crate::state::Shared;
 use freezer::Freezer;
 use register::{Register, Slices};
@@ -61,7 +61,7 @@ pub(crate) struct Supervisor {
     /// The command that starts the watchdog.
     pub keep: KeepCommand,
     pub nvidia: Arc<Nvidia>,
-    pub settings: Arc<Settings>,
+    pub settings: Arc<Current>,
     pub state: Shared,
     pub leasing: Arc<Leasing>,
     pub members: Arc<Members>,

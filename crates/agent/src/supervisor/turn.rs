@@ -72,7 +72,7 @@ impl Turn<'_> {
                 accounted: self.accounted(id.pid),
             })
             .collect();
-        let context = self.supervisor.settings.limits(self.device).context;
+        let context = self.supervisor.settings.get().limits(self.device).context;
         let found = self.account.memory.look(&memory::Look {
             at: monotonic(),
             limit,

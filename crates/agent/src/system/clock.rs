@@ -8,6 +8,12 @@ pub fn now() -> String {
     format(since_epoch())
 }
 
+/// That many seconds after the beginning of 1970, in the same form.
+#[must_use]
+pub fn of_unix_seconds(seconds: u64) -> String {
+    format(Duration::from_secs(seconds))
+}
+
 /// How long ago `text` was; None when it is not such a time.
 #[must_use]
 pub fn age(text: &str) -> Option<Duration> {

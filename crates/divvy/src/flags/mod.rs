@@ -39,6 +39,20 @@ impl FromStr for Selectors {
 #[derive(Clone, Copy, Debug)]
 pub struct OnOom(pub u64);
 
+/// A length of time in whole seconds, one at least.
+#[derive(Clone, Copy, Debug)]
+pub struct Seconds(pub u64);
+
+/// A length of time for a slice.
+pub fn seconds(text: &str) -> Result<Seconds, Fault> {
+    let time = parse_duration(text).map_err(usage)?;
+    Ok(Seconds(
+        u64::try_from(time.as_millis().div_ceil(1000))
+            .unwrap_or(u64::MAX)
+            .max(1),
+    ))
+}
+
 /// What an allocation does that does not fit.
 pub fn on_oom(text: &str) -> Result<OnOom, Fault> {
     /// What `wait` alone means.

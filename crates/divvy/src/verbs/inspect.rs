@@ -129,6 +129,15 @@ fn in_words(slice: &SliceRecord) -> String {
         ),
     );
     line("created", slice.created_at.clone());
+    if let Some(at) = slice.expires_unix_s {
+        line("ends", divvy_agent::clock::of_unix_seconds(at));
+    }
+    if slice.terms.idle_ttl_s > 0 {
+        line(
+            "idle-ttl",
+            format!("{} s without a program", slice.terms.idle_ttl_s),
+        );
+    }
     if !slice.command.is_empty() {
         line("command", slice.command.join(" "));
     }

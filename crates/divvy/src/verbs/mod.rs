@@ -1,6 +1,7 @@
 //! One file per verb: its flags, and what it does. The verbs of devices and of containers have folders.
 
 pub mod accelerators;
+pub mod advise;
 pub mod agent;
 pub mod completions;
 pub mod config;
@@ -13,6 +14,7 @@ pub mod events;
 pub mod explain;
 pub mod gpu;
 pub mod guest;
+pub mod history;
 pub mod inspect;
 pub mod keep;
 pub mod kill;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan, Used};
@@ -14,7 +14,7 @@ use divvy_model::{
 
 use crate::config::{Config, parse_duration};
 use crate::context::{Context, enter_command, in_background};
-use crate::flags::{self, or_setting, parse, sharing, terms, usage};
+use crate::flags::{self, Seconds, or_setting, parse, seconds, sharing, terms, usage};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::share_words;
@@ -41,8 +41,12 @@ pub struct Args {
     #[command(flatten)]
     sharing: sharing::Flags,
     /// Join this lasting slice, by name or id, which `divvy slice create` made: its limit holds over all that runs in it
-    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "device", "name", "isolation", "on_overuse", "policy", "on_oom", "oversubscribe"])]
+    #[arg(long, value_name = "SLICE", conflicts_with_all = ["memory", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "device", "name", "isolation", "on_overuse", "policy", "on_oom", "oversubscribe", "ttl"])]
     slice: Option<String>,
+    /// How long the slice lives: 90m, 4h. Then its programs are ended, with TERM and after 10 s with KILL, and a lasting
+    /// slice is deleted [default: without an end, or what the agent's `user_ttl` says]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    ttl: Option<Seconds>,
     /// Name of the slice [default: made of the program's]
     #[arg(long)]
     name: Option<String>,
@@ -99,6 +103,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         waiting: &|standing| remark(&in_line(standing)),
         ended: &|why| crate::report::fault(why, json),
         used: &|used| {
+            if used.slice.expires_unix_s.is_some_and(|at| at <= now_unix_s()) && !json {
+                remark(&format!(
+                    "the {} s of this slice are over: its programs were ended",
+                    used.slice.terms.ttl_s
+                ));
+            }
             // For the person at the terminal; a log of a program's own does not change.
             if std::io::stderr().is_terminal() && !json {
                 remark(&in_short(used));
@@ -170,6 +180,7 @@ fn on(place: &str, args: &Args, context: &Context) -> Result<u8, Fault> {
         ("--oversubscribe", terms.oversubscribe.is_some()),
         ("--on-oom", terms.on_oom.is_some()),
         ("--on-overuse", terms.on_overuse.is_some()),
+        ("--ttl", args.ttl.is_some()),
     ];
     if let Some((flag, _)) = elsewhere.iter().find(|(_, is_given)| *is_given) {
         return Err(Fault::new(
@@ -274,6 +285,7 @@ impl<'a> Observation<'a> {
 fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
     let mut request = args.terms.request(config, args.sharing.terms(config)?)?;
     request.name.clone_from(&args.name);
+    request.terms.ttl_s = args.ttl.map_or(0, |time| time.0);
     let isolation = or_setting(args.terms.isolation, config, "isolation")?;
     request.terms.isolation = isolation.unwrap_or_default();
     request.isolation_unasked = isolation.is_none();
@@ -285,6 +297,12 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
         request.memory = or_setting(args.memory, config, "memory")?;
     }
     Ok(request)
+}
+
+/// Seconds since 1970.
+fn now_unix_s() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 /// `peak 3.1 GiB of 4 GiB, 2 allocations refused, 41 s of the device`.

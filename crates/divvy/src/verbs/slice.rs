@@ -13,7 +13,7 @@ use divvy_model::{
 
 use crate::config::parse_duration;
 use crate::context::Context;
-use crate::flags::{parse, sharing, terms};
+use crate::flags::{Seconds, parse, seconds, sharing, terms};
 use crate::output::{self, Format};
 use crate::report::remark;
 use crate::verbs::kill::end_all;
@@ -25,6 +25,7 @@ use crate::verbs::ps;
   divvy slice create alice --memory 8GiB
   divvy slice create bob --memory 8GiB --compute 25% --cap hard
   divvy slice create shared --memory 8GiB --pods=train,serve
+  divvy slice create lesson --memory 2GiB --ttl 90m --idle-ttl 15m
   divvy run --slice alice -- python train.py
   divvy slice list
   divvy slice delete alice")]
@@ -54,6 +55,13 @@ struct Create {
     terms: terms::Flags,
     #[command(flatten)]
     sharing: sharing::Flags,
+    /// How long the slice lives: 90m, 4h. Then its programs are ended, with TERM and after 10 s with KILL, and a lasting
+    /// slice is deleted [default: without an end, or what the agent's `user_ttl` says]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    ttl: Option<Seconds>,
+    /// How long it stays while nothing runs in it: 30m [default: until it is deleted, or what the agent's `idle_ttl` says]
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    idle_ttl: Option<Seconds>,
     /// Let pods and containers join it that name it in the annotation divvy.dev/slice: those of pods in these namespaces, or
     /// all where none is given [default: none may]
     #[arg(long, value_name = "NAMESPACES", num_args = 0..=1, require_equals = true, default_missing_value = ANY_POD)]
@@ -97,12 +105,15 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
+    let mut request = SliceRequest {
+        name: Some(args.name.clone()),
+        memory: Some(args.memory),
+        ..args.terms.request(config, args.sharing.terms(config)?)?
+    };
+    request.terms.ttl_s = args.ttl.map_or(0, |time| time.0);
+    request.terms.idle_ttl_s = args.idle_ttl.map_or(0, |time| time.0);
     let ask = CreateSlice {
-        request: SliceRequest {
-            name: Some(args.name.clone()),
-            memory: Some(args.memory),
-            ..args.terms.request(config, args.sharing.terms(config)?)?
-        },
+        request,
         command: Vec::new(),
         emulated: config.text("emulated").map(str::to_owned),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),

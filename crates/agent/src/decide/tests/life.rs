@@ -1,8 +1,69 @@
 use std::collections::HashMap;
+use std::time::Duration;
 
-use divvy_model::LifetimeAnchor;
+use divvy_model::{Code, LifetimeAnchor, SliceRecord};
 
-use crate::decide::life::{Ending, Sight, ending, missed_rounds, sight_of};
+use crate::decide::life::{
+    Ending, Expiry, Sight, bound, check_time, ending, expiry, idled_out, missed_rounds, sight_of,
+};
+use crate::start::settings::Settings;
+
+#[test]
+fn a_slice_whose_time_is_over_is_asked_to_end_and_then_killed() {
+    let mut record = SliceRecord::default();
+    let second = Duration::from_secs(1);
+    assert_eq!(expiry(&record, u64::MAX, None), None);
+    record.expires_unix_s = Some(100);
+    assert_eq!(expiry(&record, 99, None), None);
+    assert_eq!(expiry(&record, 100, None), Some(Expiry::Ask));
+    assert_eq!(expiry(&record, 101, Some(second)), Some(Expiry::Wait));
+    assert_eq!(expiry(&record, 110, Some(10 * second)), Some(Expiry::Kill));
+    assert!(check_time(&record, 99).is_ok() && check_time(&record, 100).is_err());
+}
+
+#[test]
+fn only_a_lasting_slice_that_goes_with_nothing_idles_out() {
+    let mut record = SliceRecord {
+        lasting: true,
+        ..SliceRecord::default()
+    };
+    let hour = Duration::from_secs(3600);
+    assert!(!idled_out(&record, hour), "it has no limit");
+    record.terms.idle_ttl_s = 3600;
+    assert!(!idled_out(&record, hour - Duration::from_secs(1)) && idled_out(&record, hour));
+    record.lifetime_anchor = Some(LifetimeAnchor::Path("/x".into()));
+    assert!(!idled_out(&record, hour));
+    record.lifetime_anchor = None;
+    record.lasting = false;
+    assert!(!idled_out(&record, hour));
+}
+
+#[test]
+fn a_users_slice_lives_as_long_as_the_settings_say_at_most() {
+    let settings = Settings {
+        user_ttl: Some(Duration::from_secs(100)),
+        idle_ttl: Some(Duration::from_secs(10)),
+        ..Settings::default()
+    };
+    let bounded = |ttl_s: u64, idle_ttl_s: u64, lasting: bool, is_trusted: bool| {
+        let mut record = SliceRecord {
+            lasting,
+            ..SliceRecord::default()
+        };
+        record.terms.ttl_s = ttl_s;
+        record.terms.idle_ttl_s = idle_ttl_s;
+        let outcome = bound(&mut record, &settings, is_trusted);
+        outcome.map(|()| (record.terms.ttl_s, record.terms.idle_ttl_s))
+    };
+    assert_eq!(bounded(0, 0, true, false).expect("less"), (100, 10));
+    assert_eq!(bounded(50, 20, true, false).expect("less"), (50, 10));
+    assert_eq!(bounded(0, 5, false, false).expect("less"), (100, 0));
+    assert_eq!(
+        bounded(101, 0, true, false).expect_err("more").code,
+        Code::QuotaFull
+    );
+    assert_eq!(bounded(500, 0, true, true).expect("trusted"), (500, 0));
+}
 
 #[test]
 fn a_slice_ends_when_nothing_keeps_or_uses_it() {

@@ -2,6 +2,7 @@
 
 mod helper;
 mod install;
+mod metrics;
 mod split;
 mod units;
 
@@ -13,6 +14,7 @@ use divvy_model::{Code, Fault};
 use divvy_privileged::{Remote, confine_agent};
 use tracing_subscriber::EnvFilter;
 
+use crate::config::{Config, Sources};
 use crate::context::{Context, keep_command, serve_command};
 use crate::output;
 use split::Role;
@@ -24,6 +26,7 @@ use split::Role;
   divvy agent serve
   divvy agent serve --quantum 10ms
   divvy agent stop
+  divvy agent metrics --listen 127.0.0.1:9445
   divvy agent install --dry-run")]
 pub struct Args {
     #[command(subcommand)]
@@ -32,7 +35,7 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Serve in the foreground; `divvy run` does so in the background by itself
+    /// Serve in the foreground; `divvy run` does so in the background by itself. SIGHUP has it read its settings again
     Serve {
         /// How long a slice runs before the next may, where several want a device: 1ms to 30ms
         #[arg(long, value_name = "DURATION")]
@@ -48,6 +51,8 @@ enum Verb {
     Install(install::Args),
     /// Take away what `install` put there
     Uninstall(install::Args),
+    /// Serve the agent's figures to Prometheus over TCP, to callers with a token
+    Metrics(metrics::Args),
     /// Show the agent
     Status,
     /// End the agent; slices keep their limits, and the next agent takes them back
@@ -65,6 +70,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::Helper(args) => helper::run(args, context),
         Verb::Install(args) => install::install(args),
         Verb::Uninstall(args) => install::uninstall(args),
+        Verb::Metrics(args) => metrics::run(args, context),
         Verb::Status => status(context),
         Verb::Stop { dry_run } => stop(context, *dry_run),
     }
@@ -100,7 +106,15 @@ fn serve(context: &Context, quantum: Option<&str>, background: bool) -> Result<u
         be_helped(helper)?;
         stage_for_others(&run);
     }
-    serve_agent(&run, settings, keep_command)?;
+    let quantum = quantum.map(str::to_owned);
+    let read = move || {
+        let mut config = Config::read(&Sources::of_process(false))?;
+        if let Some(quantum) = &quantum {
+            config.set("quantum", quantum);
+        }
+        config.agent_settings()
+    };
+    serve_agent(&run, settings, keep_command, Box::new(read))?;
     Ok(0)
 }
 

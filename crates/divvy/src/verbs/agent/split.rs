@@ -24,6 +24,17 @@ pub const USER: &str = "divvy";
 /// Says that standard input and output lead to the helper.
 const CHANNELS: &str = "DIVVY_AGENT_CHANNELS";
 
+/// The host's settings.
+const HOSTS_FILE: &str = "/etc/divvy/config.toml";
+
+/// Whether every user can read this file.
+fn everyone_reads(path: &Path) -> bool {
+    let has = |path: &Path, bits: u32| {
+        std::fs::symlink_metadata(path).is_ok_and(|file| file.mode() & bits == bits && !file.is_symlink())
+    };
+    has(path, 0o004) && path.ancestors().skip(1).all(|folder| has(folder, 0o001))
+}
+
 /// What an agent is.
 pub enum Role {
     /// All in one process.
@@ -111,6 +122,10 @@ pub fn into_two(run: &Path, config: &Config, user: &User) -> Result<u8, Fault> {
     agent = again;
     // Root's settings hold for the agent, whose own files are others.
     for value in config.values() {
+        // It reads the host's file by itself, so that it can read it again.
+        if value.origin == HOSTS_FILE && everyone_reads(Path::new(HOSTS_FILE)) {
+            continue;
+        }
         if value.origin != "default" && !value.value.is_empty() && value.key != "run_dir" {
             agent.env(format!("DIVVY_{}", value.key.to_ascii_uppercase()), value.value);
         }

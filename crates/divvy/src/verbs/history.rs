@@ -1,0 +1,81 @@
+//! `divvy history`: what slices used that have ended.
+
+use divvy_agent::api::history::HistoryRecord;
+use divvy_agent::read_history;
+use divvy_model::{Bytes, Fault};
+
+use crate::context::Context;
+use crate::output;
+use crate::table::Table;
+
+/// Flags of `divvy history`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy history
+  divvy history train --last 5
+  divvy history -o json")]
+pub struct Args {
+    /// Only slices of this name
+    #[arg(value_name = "SLICE")]
+    slice: Option<String>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "NUMBER", default_value_t = 50)]
+    last: usize,
+}
+
+/// Shows them, the newest last.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let mut records = records(context)?;
+    records.retain(|record| args.slice.as_ref().is_none_or(|name| *name == record.slice));
+    let records = records.split_off(records.len().saturating_sub(args.last));
+    output::list(
+        context.format,
+        "HistoryList",
+        records,
+        |record| &record.slice,
+        table,
+    )?;
+    Ok(0)
+}
+
+/// The records, by the agent, or from its files where none runs: those are its user's own.
+pub fn records(context: &Context) -> Result<Vec<HistoryRecord>, Fault> {
+    match context.agent_if_any() {
+        Some(agent) => Ok(agent.history()?.body.items),
+        None => Ok(read_history(&context.peek())),
+    }
+}
+
+fn table(records: &[HistoryRecord], wide: bool) -> Table {
+    let mut columns = vec![
+        ("ENDED", false),
+        ("SLICE", false),
+        ("USER", false),
+        ("PEAK", true),
+        ("LIMIT", true),
+        ("REFUSED", true),
+        ("DEVICE TIME", true),
+    ];
+    columns.extend(wide.then_some(("COMMAND", false)));
+    let mut table = Table::new(columns);
+    for record in records {
+        let sum = |of: fn(&divvy_agent::api::history::UsedShare) -> u64| {
+            record.devices.iter().map(of).fold(0, u64::saturating_add)
+        };
+        let time = record
+            .device_time_ns
+            .map_or_else(|| "-".to_owned(), |ns| format!("{:.1} s", ns as f64 / 1e9));
+        let mut row = vec![
+            record.ended_at.get(..19).unwrap_or_default().replace('T', " "),
+            record.slice.clone(),
+            record.uid.to_string(),
+            Bytes(sum(|share| share.memory_peak_bytes.0)).to_string(),
+            Bytes(sum(|share| share.memory_limit_bytes.0)).to_string(),
+            sum(|share| share.refused_allocations).to_string(),
+            time,
+        ];
+        row.extend(wide.then(|| record.command.join(" ").replace(char::is_control, "?")));
+        table.row(row);
+    }
+    table
+}
