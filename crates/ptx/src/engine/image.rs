@@ -36,6 +36,7 @@ impl Channel {
 }
 
 /// Texels in memory. All of them are readable (and, of a surface, writable) for the length of a launch that is shown it.
+/// The address and the steps between rows and slices are multiples of 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Image {
     /// Address of the first texel.
