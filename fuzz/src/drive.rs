@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
-use divvy_ptx::{AddressSpace, Engine, Fault, Kernel, Launch, Module};
+use divvy_ptx::{AddressSpace, Addressing, Channel, Engine, Fault, Image, Kernel, Launch, Module, Texture};
 
 /// Longest a launch may take before it is told to stop.
 const BUDGET: Duration = Duration::from_millis(20);
@@ -164,5 +164,29 @@ impl AddressSpace for Arena {
     fn range(&self, address: u64) -> Option<Range<u64>> {
         let range = self.address()..self.address() + ARENA_BYTES as u64;
         range.contains(&address).then_some(range)
+    }
+
+    /// Any object stands for the same small image.
+    fn texture(&self, object: u64) -> Option<Texture> {
+        Some(Texture {
+            image: self.surface(object)?,
+            addressing: [Addressing::Mirror, Addressing::Border, Addressing::Wrap],
+            linear: true,
+            normalised: true,
+            as_float: true,
+            border: [0.5; 4],
+            of_memory: false,
+        })
+    }
+
+    fn surface(&self, _object: u64) -> Option<Image> {
+        Some(Image {
+            address: self.address(),
+            pitch: 64,
+            slice: 512,
+            extent: [16, 8, 2],
+            channel: Channel::F32,
+            channels: 1,
+        })
     }
 }

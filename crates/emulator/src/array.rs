@@ -9,7 +9,9 @@ use crate::context::Context;
 use crate::copy::{Shape, Side};
 use crate::handle;
 use crate::memory::allocation::Allocation;
+use crate::texture::channel;
 use divvy_abi::*;
+use divvy_ptx::Image;
 use std::sync::Arc;
 
 /// Bytes of a block's row.
@@ -198,6 +200,24 @@ impl Array {
             format.slice_bytes(),
             Arc::clone(memory),
         ))
+    }
+
+    /// Its elements as a texture or surface reads them.
+    pub fn image(&self) -> Result<Image> {
+        let (memory, offset) = self.memory.as_ref().ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let format = &self.format;
+        Ok(Image {
+            address: memory.base + offset,
+            pitch: format.pitch(),
+            slice: format.slice_bytes(),
+            extent: [
+                format.descriptor.Width as u32,
+                format.rows() as u32,
+                format.slices() as u32,
+            ],
+            channel: channel(format.descriptor.Format)?,
+            channels: format.descriptor.NumChannels,
+        })
     }
 
     /// Size of the plane that cuMemcpyAtoH and its kin see as one run of bytes: rows end to end.

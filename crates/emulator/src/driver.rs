@@ -15,6 +15,7 @@ use crate::memory::virtual_range::Reservations;
 use crate::module::Modules;
 use crate::pool::MemoryPool;
 use crate::stream::Stream;
+use crate::texture::Objects;
 use crate::visible::{Present, visible};
 use crate::{Result, fork, memop, pool};
 use divvy_abi::*;
@@ -76,6 +77,8 @@ pub struct Driver {
     pub arrays: Handles<Array>,
     /// Live mipmaps.
     pub mipmaps: Handles<Mipmap>,
+    /// Live texture and surface objects.
+    pub objects: Arc<Objects>,
     /// Live imports of external memory.
     pub external: Handles<External>,
     /// Physical memory that has a handle.
@@ -122,10 +125,12 @@ pub fn initialise() -> Result {
     }
     let (addresses, contexts) = (Arc::<Addresses>::default(), Arc::<Handles<Context>>::default());
     let graphs = Graphs::new(devices.clone(), Arc::clone(&addresses), Arc::clone(&pools));
+    let objects = Arc::<Objects>::default();
     let memory = Visible {
         contexts: Arc::clone(&contexts),
         pools: Arc::clone(&pools),
         graphs: Arc::clone(&graphs.memory),
+        objects: Arc::clone(&objects),
     };
     let driver = Driver {
         devices,
@@ -143,6 +148,7 @@ pub fn initialise() -> Result {
         graphs,
         arrays: Handles::default(),
         mipmaps: Handles::default(),
+        objects,
         external: Handles::default(),
         physical: PhysicalHandles::default(),
         reservations: Reservations::default(),
@@ -260,6 +266,7 @@ impl Driver {
         self.modules.forget_context(context.id);
         self.arrays.remove_all(|array| mine(&array.context));
         self.mipmaps.remove_all(|mipmap| mine(&mipmap.context));
+        self.objects.forget_context(context.id);
         self.external.remove_all(|external| mine(&external.context));
         for library in self.libraries.all() {
             library.forget_context(context.id);

@@ -1,6 +1,7 @@
 //! Launching kernels: limits checked at the call, parameters gathered, failures made sticky.
 
 use crate::Result;
+use crate::array::Array;
 use crate::context::Context;
 use crate::graph::memory::GraphMemory;
 use crate::handle::Handles;
@@ -11,11 +12,12 @@ use crate::module::Function;
 use crate::occupancy;
 use crate::pool::{self, MemoryPool};
 use crate::stream::Queue;
+use crate::texture::{self, Object, Objects};
 use divvy_abi::*;
 use divvy_device::engine::client::Running;
 use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
 use divvy_device::{clock, log, notice};
-use divvy_ptx::{AddressSpace, Engine, Fault, Launch, Progress, Timing};
+use divvy_ptx::{AddressSpace, Engine, Fault, Image, Launch, Progress, Texture, Timing};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -103,6 +105,8 @@ pub struct Visible {
     pub pools: Arc<Handles<MemoryPool>>,
     /// Memory of graphs, which may do so too.
     pub graphs: Arc<GraphMemory>,
+    /// Texture and surface objects.
+    pub objects: Arc<Objects>,
 }
 
 impl Launcher {
@@ -147,6 +151,7 @@ pub fn run(
         visible: &launcher.visible,
         context,
         held: Mutex::default(),
+        arrays: Mutex::default(),
     };
     let profile = context.device.facts.profile;
     let dilation = context.device.facts.timing.dilation();
@@ -213,6 +218,32 @@ struct View<'a> {
     context: &'a Context,
     /// Memory that the engine was shown stays mapped until the launch ends, even if it is freed meanwhile.
     held: Mutex<HashMap<u64, Arc<Allocation>>>,
+    /// So do the arrays of the objects that it was shown.
+    arrays: Mutex<Vec<Arc<Array>>>,
+}
+
+impl View<'_> {
+    /// The texels of an object of the kernel's context, if they are all there.
+    fn image(&self, object: &Object) -> Option<Image> {
+        if object.context.id != self.context.id {
+            return None;
+        }
+        let (image, array) = object.image()?;
+        match array {
+            Some(array) => self
+                .arrays
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(array),
+            None => {
+                let range = self.range(image.address)?;
+                if image.address + texture::reach(&image) > range.end {
+                    return None;
+                }
+            }
+        }
+        Some(image)
+    }
 }
 
 impl AddressSpace for View<'_> {
@@ -227,6 +258,15 @@ impl AddressSpace for View<'_> {
             .unwrap_or_else(PoisonError::into_inner)
             .insert(allocation.buffer_id, allocation);
         Some(range)
+    }
+
+    fn texture(&self, object: u64) -> Option<Texture> {
+        let object = self.visible.objects.textures.get(object)?;
+        object.texture(self.image(&object)?)
+    }
+
+    fn surface(&self, object: u64) -> Option<Image> {
+        self.image(&*self.visible.objects.surfaces.get(object)?)
     }
 
     fn allocate(&self, bytes: u64) -> Option<u64> {

@@ -31,6 +31,7 @@ mod params;
 mod pool;
 mod print;
 mod stream;
+mod texture;
 mod visible;
 
 pub use api::TABLE;

@@ -31,7 +31,9 @@ mod parse;
 mod rounding;
 mod types;
 
-pub use engine::{AddressSpace, Engine, Launch, Progress, Stats, Times, Timing};
+pub use engine::{
+    AddressSpace, Addressing, Channel, Engine, Image, Launch, Progress, Stats, Texture, Times, Timing,
+};
 pub use error::{Access, Fault, LinkError, ParseError, Unsupported};
 pub use inst::VectorSet;
 pub use module::{Global, Kernel, Module, Param, Program};

@@ -43,6 +43,7 @@ mod shareable;
 mod stream;
 mod stream_name;
 mod table;
+mod texture;
 mod vmm;
 
 pub use table::TABLE;

@@ -3,7 +3,7 @@
 use super::{D, Decoded, Decoder, Refusal, V};
 use crate::engine::async_copy::{self, NARROW_TARGET, SIZE_SHIFT};
 use crate::engine::control::nop;
-use crate::engine::mbarrier::{self, Operation, PARITY, PATIENT};
+use crate::engine::mbarrier::{self, Operation, PARITY, YIELDING};
 use crate::engine::memory;
 use crate::parse::ast::Operand;
 use crate::types::Ty;
@@ -106,7 +106,7 @@ impl Decoder<'_, '_> {
             Some("arrive") => Operation::Arrive,
             Some("arrive_drop") => Operation::ArriveAndDrop,
             Some("test_wait") => return self.test_barrier(0),
-            Some("try_wait") => return self.test_barrier(PATIENT),
+            Some("try_wait") => return self.test_barrier(YIELDING),
             Some("pending_count") => {
                 self.expect_operands(2)?;
                 let (d, a) = (self.target(0, Ty::B32)?, self.source(1, Ty::B64)?);
@@ -143,8 +143,8 @@ impl Decoder<'_, '_> {
         }
     }
 
-    fn test_barrier(&mut self, patient: u32) -> Decoded {
-        let most = if patient != 0 { 4 } else { 3 };
+    fn test_barrier(&mut self, yielding: u32) -> Decoded {
+        let most = if yielding != 0 { 4 } else { 3 };
         if !(3..=most).contains(&self.at.operands.len()) {
             return Err("expected a predicate, a barrier, and a state or a parity".into());
         }
@@ -156,7 +156,7 @@ impl Decoder<'_, '_> {
         let site = self.site();
         let draft = self.emit(mbarrier::wait, d, [address.base, b, V::None], D);
         draft.imm = address.offset as u64;
-        draft.aux = address.aux | site | parity | patient;
+        draft.aux = address.aux | site | parity | yielding;
         Ok(())
     }
 }

@@ -145,7 +145,7 @@ impl<'a> Decoder<'_, 'a> {
     }
 
     /// Gives the last draft a list of operands: those written, and then those read.
-    fn list(&mut self, written: Vec<V>, read: Vec<V>) {
+    pub(super) fn list(&mut self, written: Vec<V>, read: Vec<V>) {
         let registers = |list: &[V]| {
             let of = |v: &V| match v {
                 V::Reg(register) => Some(*register),

@@ -15,6 +15,7 @@ mod memory;
 mod moves;
 mod operand;
 mod sync;
+mod texture;
 mod wait;
 
 use crate::code::{Call, Code, Const, FunctionCode, LOCAL_ALIGN, SharedVariable};
@@ -393,6 +394,7 @@ impl<'a> Decoder<'_, 'a> {
             "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(),
             "cp" => self.asynchronous(),
             "mbarrier" => self.barrier_object(),
+            "tex" | "tld4" | "txq" | "suld" | "sust" | "suq" => self.texture(),
             _ => Err(Refusal::Unsupported),
         }
     }

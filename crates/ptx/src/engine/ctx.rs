@@ -4,6 +4,7 @@
 //! parameters of calls. A 32-bit register is 32 consecutive u32, a 64-bit one 32 consecutive u64, a predicate one
 //! u32 with a bit per lane.
 
+use super::image::{Image, Texture};
 use super::launch::LaunchState;
 use crate::error::Access;
 use std::ops::Range;
@@ -114,6 +115,9 @@ pub(crate) struct Ctx {
     pub knows_windows: bool,
     /// Ranges of device memory that accesses of this launch fell into.
     pub known: Vec<Range<u64>>,
+    /// Textures and surfaces that were used last, by their objects.
+    pub textures: Vec<(u64, Texture)>,
+    pub surfaces: Vec<(u64, Image)>,
     /// The running block's place in the grid.
     pub ctaid: [u32; 3],
     /// The running warp's place in its block.
@@ -151,6 +155,8 @@ impl Ctx {
             ranges: std::array::from_fn(|_| std::array::from_fn(|_| 0..0)),
             knows_windows: false,
             known: Vec::new(),
+            textures: Vec::new(),
+            surfaces: Vec::new(),
             ctaid: [0; 3],
             warp: 0,
             sm: 0,

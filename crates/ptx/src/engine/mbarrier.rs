@@ -81,7 +81,7 @@ pub(crate) const OPERATION_SHIFT: u32 = 8;
 /// Of a wait: by the parity of the phase, and by a state otherwise.
 pub(crate) const PARITY: u32 = 1 << 8;
 /// Of a wait: others run before the answer is no.
-pub(crate) const PATIENT: u32 = 1 << 9;
+pub(crate) const YIELDING: u32 = 1 << 9;
 
 /// The barrier of a lane: its host address.
 fn place(c: &mut Ctx, i: &Inst, lane: usize) -> Result<u64, Stop> {
@@ -158,7 +158,7 @@ pub(crate) fn wait(c: &mut Ctx, i: &Inst) -> Flow {
     if ended == c.mask() {
         c.polls = 0;
         Flow::Next
-    } else if i.aux & PATIENT != 0 || polled(c) {
+    } else if i.aux & YIELDING != 0 || polled(c) {
         Flow::Yield
     } else {
         Flow::Next

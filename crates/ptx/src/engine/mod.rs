@@ -14,6 +14,7 @@ pub(crate) mod functions;
 pub(crate) mod grid;
 pub(crate) mod half;
 pub(crate) mod heap;
+mod image;
 pub(crate) mod launch;
 pub(crate) mod map;
 pub(crate) mod matrix;
@@ -29,9 +30,11 @@ pub(crate) mod select;
 pub(crate) mod shuffle;
 pub(crate) mod small_float;
 mod survey;
+pub(crate) mod texture;
 pub(crate) mod timing;
 mod warp;
 
+pub use image::{Addressing, Channel, Image, Texture};
 pub use request::{AddressSpace, Launch, Stats};
 pub use timing::{Progress, Times, Timing};
 

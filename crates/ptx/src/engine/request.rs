@@ -1,5 +1,6 @@
 //! What a caller asks of the engine, and what it hears of a launch that has ended.
 
+use super::image::{Image, Texture};
 use super::timing::{Times, Timing};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -13,6 +14,16 @@ pub trait AddressSpace: Sync {
     /// The address of `bytes` bytes of the device's heap, for a kernel's `malloc`: aligned to 16 bytes, and inside a
     /// range of this space. `None` where the heap has not as many, or there is none.
     fn allocate(&self, _bytes: u64) -> Option<u64> {
+        None
+    }
+
+    /// What a texture object stands for. Its texels stay readable for the length of the launch.
+    fn texture(&self, _object: u64) -> Option<Texture> {
+        None
+    }
+
+    /// What a surface object stands for. Its elements stay readable and writable for the length of the launch.
+    fn surface(&self, _object: u64) -> Option<Image> {
         None
     }
 

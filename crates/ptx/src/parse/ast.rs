@@ -65,6 +65,8 @@ pub(crate) enum Operand<'a> {
     Name(&'a str, i64),
     /// `[base+offset]`.
     Address(Box<Operand<'a>>, i64),
+    /// `[object, {x, y}]` of a texture or surface.
+    Coordinates(Box<Operand<'a>>, Vec<Operand<'a>>),
     /// `array[%r+n]`: the array's address and `n` in bytes, the index register, and the bytes of an element.
     Element(Box<Operand<'a>>, u32, u64),
     /// `array[n]` where an address in memory is meant as well as where the address itself is.

@@ -30,14 +30,15 @@ impl<'a> Parser<'a> {
                 let base = self.simple(base)?;
                 let offset = self.addend()?;
                 if self.accept(b',')? {
-                    // A texture or surface access: the coordinates follow. Decoding refuses it by its opcode.
-                    while !self.accept(b']')? {
-                        let inner = self.next()?;
-                        if matches!(inner.kind, Kind::End | Kind::Punct(b';')) {
-                            return Err(inner.error("expected `]`"));
-                        }
+                    let mut coordinates = Vec::new();
+                    if self.accept(b'{')? {
+                        coordinates = self.list(b'}')?;
                     }
-                    return Ok(Operand::Address(Box::new(base), offset));
+                    if coordinates.is_empty() || !self.accept(b']')? {
+                        // More than an object and its coordinates: decoding refuses it by its opcode.
+                        coordinates = self.rest_of_brackets()?;
+                    }
+                    return Ok(Operand::Coordinates(Box::new(base), coordinates));
                 }
                 self.expect(b']')?;
                 Ok(match base {
@@ -73,6 +74,26 @@ impl<'a> Parser<'a> {
                 Ok(first)
             }
         }
+    }
+
+    /// Passes over what stands before `]`, but for a single register or number.
+    fn rest_of_brackets(&mut self) -> Result<Vec<Operand<'a>>, ParseError> {
+        let mut found = Vec::new();
+        let mut count = 0;
+        while !self.accept(b']')? {
+            let inner = self.next()?;
+            if matches!(inner.kind, Kind::End | Kind::Punct(b';')) {
+                return Err(inner.error("expected `]`"));
+            }
+            count += 1;
+            if let Kind::Word(name) = inner.kind
+                && let Some(Entry::Reg(register)) = self.scopes.find(name)
+            {
+                found.push(Operand::Reg(register));
+            }
+        }
+        // `[object, %x]` has one coordinate.
+        if count == 1 { Ok(found) } else { Ok(Vec::new()) }
     }
 
     fn list(&mut self, close: u8) -> Result<Vec<Operand<'a>>, ParseError> {

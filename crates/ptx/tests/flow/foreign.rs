@@ -254,7 +254,13 @@ fn ranges_are_asked_for_once() {
     ));
     let loaded = Loaded::new(&text);
     let (out, input) = (Buffer::zeroed(64 * 4), Buffer::zeroed(64 * 4));
-    let memory = Counted(Memory(vec![out.range(), input.range()]), AtomicU32::new(0));
+    let memory = Counted(
+        Memory {
+            ranges: vec![out.range(), input.range()],
+            ..Memory::default()
+        },
+        AtomicU32::new(0),
+    );
     let mut params = out.address().to_le_bytes().to_vec();
     params.extend(input.address().to_le_bytes());
     let launch = Launch {

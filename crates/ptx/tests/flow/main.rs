@@ -18,5 +18,6 @@ mod programs;
 mod refusals;
 mod registers;
 mod shuffle;
+mod textures;
 mod timing;
 mod vote;

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use divvy_ptx::{Engine, Fault, Launch, Module, Program, Stats, Timing};
+use divvy_ptx::{Engine, Fault, Image, Launch, Module, Program, Stats, Texture, Timing};
 
 use super::{Buffer, Memory};
 
@@ -82,7 +82,10 @@ impl Loaded {
             shared: 0,
             params: Vec::new(),
             taken: 0,
-            memory: Memory(self.globals.iter().map(|(_, buffer)| buffer.range()).collect()),
+            memory: Memory {
+                ranges: self.globals.iter().map(|(_, buffer)| buffer.range()).collect(),
+                ..Memory::default()
+            },
             cooperative: false,
             cancel: None,
             timing: None,
@@ -157,7 +160,19 @@ impl<'a> Run<'a> {
 
     /// Lends a buffer without passing it.
     pub fn lend(mut self, buffer: &'a Buffer) -> Self {
-        self.memory.0.push(buffer.range());
+        self.memory.ranges.push(buffer.range());
+        self
+    }
+
+    /// Makes `object` stand for a texture.
+    pub fn texture(mut self, object: u64, texture: Texture) -> Self {
+        self.memory.textures.push((object, texture));
+        self
+    }
+
+    /// Makes `object` stand for a surface.
+    pub fn surface(mut self, object: u64, surface: Image) -> Self {
+        self.memory.surfaces.push((object, surface));
         self
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use divvy_ptx::AddressSpace;
+use divvy_ptx::{AddressSpace, Image, Texture};
 
 /// One aligned chunk of a buffer; 256 bytes is what CUDA's allocations are aligned to.
 #[repr(C, align(256))]
@@ -92,10 +92,28 @@ impl Buffer {
 
 /// The ranges one launch may touch.
 #[derive(Default)]
-pub struct Memory(pub Vec<Range<u64>>);
+pub struct Memory {
+    pub ranges: Vec<Range<u64>>,
+    /// Texture and surface objects, by their numbers.
+    pub textures: Vec<(u64, Texture)>,
+    pub surfaces: Vec<(u64, Image)>,
+}
+
+fn find<T: Copy>(objects: &[(u64, T)], object: u64) -> Option<T> {
+    let found = objects.iter().find(|(number, _)| *number == object);
+    found.map(|(_, of)| *of)
+}
 
 impl AddressSpace for Memory {
     fn range(&self, address: u64) -> Option<Range<u64>> {
-        self.0.iter().find(|range| range.contains(&address)).cloned()
+        self.ranges.iter().find(|range| range.contains(&address)).cloned()
+    }
+
+    fn texture(&self, object: u64) -> Option<Texture> {
+        find(&self.textures, object)
+    }
+
+    fn surface(&self, object: u64) -> Option<Image> {
+        find(&self.surfaces, object)
     }
 }
