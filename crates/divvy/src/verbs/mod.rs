@@ -14,6 +14,7 @@ pub mod explain;
 pub mod gpu;
 pub mod guest;
 pub mod inspect;
+pub mod k8s;
 pub mod keep;
 pub mod kill;
 pub mod man;
