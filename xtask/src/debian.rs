@@ -107,25 +107,39 @@ fn unpack_as(
     Ok(folder)
 }
 
-/// An archive of a bare Debian system of this machine's release: its essential packages, and no more. It is made once.
+/// What a bare Debian system has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bare {
+    /// Its essential packages, and no more.
+    Essential,
+    /// And apt.
+    Apt,
+}
+
+/// An archive of a bare Debian system. It is made once.
 ///
 /// # Errors
 /// What is missing: mmdebstrap has to be installed, and packages are installed into a folder by root only.
-pub fn root() -> anyhow::Result<PathBuf> {
+pub fn root(release: Release, bare: Bare) -> anyhow::Result<PathBuf> {
     let home = workspace_root().join("target/debian");
-    let mirror = Mirror::of(Release::Own)?;
-    let archive = home.join(format!("root-{}.tar", mirror.codename));
+    let mirror = Mirror::of(release)?;
+    let (variant, suffix) = match bare {
+        Bare::Essential => ("essential", ""),
+        Bare::Apt => ("apt", "-apt"),
+    };
+    let archive = home.join(format!("root-{}{suffix}.tar", mirror.codename));
     if archive.exists() {
         return Ok(archive);
     }
     std::fs::create_dir_all(&home).with_context(|| format!("Cannot make {}", home.display()))?;
-    println!("setup: making a bare Debian root");
+    println!("setup: making a bare root of Debian {}", mirror.codename);
     let keys = keyring(&mirror.codename, Path::exists)?;
     // Renamed when it is whole: an interrupted run leaves nothing that looks finished.
     let unfinished = archive.with_extension("unfinished.tar");
     finish(
         Command::new("mmdebstrap")
-            .args(["--quiet", "--mode=root", "--variant=essential", "--format=tar"])
+            .args(["--quiet", "--mode=root", "--format=tar"])
+            .arg(format!("--variant={variant}"))
             .arg(format!("--keyring={}", keys.display()))
             .arg(&mirror.codename)
             .arg(&unfinished)

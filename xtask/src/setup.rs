@@ -67,6 +67,9 @@ pub fn for_tests() -> anyhow::Result<()> {
     if !is_installed("mmdebstrap") {
         debian::install(&["mmdebstrap"], "the kit's run in a bare Debian root")?;
     }
+    if !is_installed("rpmbuild") {
+        debian::install(&["rpm"], "the trial of the packages")?;
+    }
     // Virtual machines: their programs, and the kernel that they boot, which is not installed.
     if cfg!(target_arch = "x86_64") {
         if !["qemu-system-x86_64", "busybox"]

@@ -16,6 +16,7 @@ pub mod inventory;
 pub mod log;
 pub mod memory;
 mod mig;
+pub mod notice;
 mod nvml;
 mod page_file;
 mod pages;

@@ -10,7 +10,7 @@ pub struct Variable {
 }
 
 /// Variables that people set. Those with a key of the configuration come from the same table: see `config::KEYS`.
-pub const READ: [Variable; 5] = [
+pub const READ: [Variable; 7] = [
     Variable {
         name: "NO_COLOR",
         about: "Set to anything, it turns colours off; CLICOLOR_FORCE turns them on where there is no terminal",
@@ -22,6 +22,14 @@ pub const READ: [Variable; 5] = [
     Variable {
         name: "DIVVY_LOG",
         about: "A file, or `stderr`: where the limiter and the emulated driver in each program say what went wrong",
+    },
+    Variable {
+        name: "DIVVY_LOG_LEVEL",
+        about: "`all`: the limiter also logs each function that it leaves to the driver as it is",
+    },
+    Variable {
+        name: "DIVVY_NOTICES",
+        about: "`off`: the emulated driver does not say on standard error why it refuses a program",
     },
     Variable {
         name: "DIVVY_SYSROOT",

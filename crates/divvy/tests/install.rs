@@ -56,6 +56,31 @@ fn what_is_installed_is_taken_away_again() {
 }
 
 #[test]
+fn what_a_package_put_there_is_the_packages() {
+    let host = Host::new();
+    let root = host.folder().join("root");
+    agent(&host, "install", &root, &[]);
+    // A package has the same units elsewhere, and the agent's user's file where it is.
+    let packaged = root.join("usr/lib/systemd/system");
+    std::fs::create_dir_all(&packaged).expect("a folder");
+    for file in &FILES[1..4] {
+        let name = Path::new(file).file_name().expect("a name");
+        std::fs::rename(root.join(file), packaged.join(name)).expect("moved");
+    }
+    let said = agent(&host, "install", &root, &[]);
+    assert_eq!(said.matches(", a package's").count(), 4, "{said}");
+    for file in &FILES[1..4] {
+        assert!(!root.join(file).exists(), "{file} would hide the package's");
+    }
+    agent(&host, "uninstall", &root, &[]);
+    assert!(root.join(FILES[0]).is_file() && packaged.join("divvy-agent.service").is_file());
+    assert!(
+        !root.join(FILES[4]).exists(),
+        "the settings were written by install"
+    );
+}
+
+#[test]
 fn what_was_edited_stays() {
     let host = Host::new();
     let root = host.folder().join("root");

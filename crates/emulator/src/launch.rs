@@ -14,7 +14,7 @@ use crate::stream::Queue;
 use divvy_abi::*;
 use divvy_device::engine::client::Running;
 use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
-use divvy_device::{clock, log};
+use divvy_device::{clock, log, notice};
 use divvy_ptx::{AddressSpace, Engine, Fault, Launch, Progress, Timing};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -42,6 +42,7 @@ pub fn check(function: &Function, geometry: &Geometry) -> Result {
     let kernel = function.kernel();
     if let Some(unsupported) = &kernel.unsupported {
         log::line(format_args!("cannot launch: {unsupported}"));
+        notice::instruction(unsupported);
         return Err(CUDA_ERROR_NOT_SUPPORTED);
     }
     let outside =

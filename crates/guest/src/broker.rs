@@ -248,9 +248,14 @@ impl<'a> Broker<'a> {
                 }
             }
             ToGuest::Closed { connection } => {
-                if let Some(index) = self.find(connection) {
-                    // The program sees that its worker is gone.
-                    self.programs.swap_remove(index);
+                let Some(index) = self.find(connection) else {
+                    return;
+                };
+                // The program sees that its worker is gone. It still has its part, which is another's only when the
+                // program's own end of the socket is closed.
+                match self.programs[index].is_open {
+                    true => self.programs[index].hang_up(),
+                    false => drop(self.programs.swap_remove(index)),
                 }
             }
             ToGuest::Hello { .. } => {}

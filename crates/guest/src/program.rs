@@ -125,6 +125,11 @@ impl Program {
         handshake::greet(self.socket.as_fd(), memory, Some(at))
     }
 
+    /// Says no more. Its thread hears it until it ends its side.
+    pub fn hang_up(&self) {
+        let _gone = rustix::net::shutdown(&*self.socket, Shutdown::Write);
+    }
+
     /// Ends its connection. Its thread says that it has ended.
     pub fn end(&self) {
         let _gone = rustix::net::shutdown(&*self.socket, Shutdown::Both);

@@ -51,12 +51,17 @@ pub enum End {
 /// A program of the guest, and its worker.
 #[derive(Debug)]
 struct Program {
-    /// The broker's number; none once the guest has forgotten it.
-    connection: Option<u32>,
+    /// The broker's number.
+    connection: u32,
     /// Which part of the memory it has.
     part: u32,
-    worker: OwnedFd,
+    /// None once its process is gone.
+    worker: Option<OwnedFd>,
     stage: Stage,
+    /// The guest's program has the part, and may write there though its worker is gone.
+    is_held: bool,
+    /// Its end was told, or is no one's concern.
+    is_told: bool,
     traffic: Option<Traffic>,
 }
 
@@ -170,8 +175,12 @@ impl<L: FnMut(Event)> Relay<L> {
         guest: BorrowedFd<'_>,
         until: Option<BorrowedFd<'_>>,
     ) -> Result<(bool, bool, Vec<usize>), Errno> {
-        let workers = self.programs.iter().map(|program| program.worker.as_fd());
+        let programs = self.programs.iter().enumerate();
+        let (indices, workers): (Vec<usize>, Vec<BorrowedFd<'_>>) = programs
+            .filter_map(|(index, program)| Some((index, program.worker.as_ref()?.as_fd())))
+            .unzip();
         let mut fds: Vec<PollFd<'_>> = workers
+            .into_iter()
             .chain([guest])
             .chain(until)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
@@ -181,8 +190,9 @@ impl<L: FnMut(Event)> Relay<L> {
             Err(errno) => return Err(errno),
         }
         let is_ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-        let count = self.programs.len();
-        let ready = (0..count).filter(|index| is_ready(*index)).collect();
+        let count = indices.len();
+        let ready = (0..count).filter(|at| is_ready(*at)).map(|at| indices[at]);
+        let ready = ready.collect();
         Ok((is_ready(count), is_ready(count + 1), ready))
     }
 
@@ -224,8 +234,9 @@ impl<L: FnMut(Event)> Relay<L> {
                 if program.stage != Stage::Open {
                     return Err(Errno::PROTO);
                 }
+                let worker = program.worker.as_ref();
                 // A worker that takes no more messages is no worker.
-                if handshake::announce(program.worker.as_fd(), channel).is_err() {
+                if worker.is_none_or(|worker| handshake::announce(worker.as_fd(), channel).is_err()) {
                     self.end(index);
                     return tell(guest, ToGuest::Closed { connection });
                 }
@@ -236,14 +247,20 @@ impl<L: FnMut(Event)> Relay<L> {
                 if let Some(index) = self.find(connection) {
                     self.end(index);
                 }
-                Ok(())
+                let mut programs = self.programs.iter();
+                let held = programs.position(|program| program.is_held && program.connection == connection);
+                if let Some(index) = held {
+                    self.programs[index].is_held = false;
+                    self.reap_if_over(index);
+                }
+                self.open_waiting(guest)
             }
         }
     }
 
     fn find(&self, connection: u32) -> Option<usize> {
         let mut programs = self.programs.iter();
-        programs.position(|program| program.connection == Some(connection) && program.stage != Stage::Ending)
+        programs.position(|program| program.connection == connection && program.stage != Stage::Ending)
     }
 
     /// Gets workers for programs that wait, as far as there are parts.
@@ -256,10 +273,12 @@ impl<L: FnMut(Event)> Relay<L> {
             };
             match self.connect() {
                 Ok(worker) => self.programs.push(Program {
-                    connection: Some(connection),
+                    connection,
                     part,
-                    worker,
+                    worker: Some(worker),
                     stage: Stage::Greeting,
+                    is_held: false,
+                    is_told: false,
                     traffic: None,
                 }),
                 Err(errno) => {
@@ -287,7 +306,10 @@ impl<L: FnMut(Event)> Relay<L> {
     fn hear_worker(&mut self, guest: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
         let program = &mut self.programs[index];
         let part = self.memory.part(program.part);
-        let worker = program.worker.as_fd();
+        let Some(worker) = &program.worker else {
+            return Ok(());
+        };
+        let worker = worker.as_fd();
         let went_on = match program.stage {
             // Its own region is not used, and goes with its descriptor.
             Stage::Greeting => handshake::greeted(worker)
@@ -296,9 +318,8 @@ impl<L: FnMut(Event)> Relay<L> {
             Stage::Region => match handshake::said(worker) {
                 Ok(Some(Said::Agreed)) => {
                     program.stage = Stage::Open;
-                    let Some(connection) = program.connection else {
-                        return Ok(());
-                    };
+                    program.is_held = true;
+                    let connection = program.connection;
                     (self.log)(Event::Opened(connection));
                     return tell(
                         guest,
@@ -334,8 +355,9 @@ impl<L: FnMut(Event)> Relay<L> {
             return;
         }
         program.stage = Stage::Ending;
-        if early || handshake::ask(program.worker.as_fd()).is_err() {
-            let _gone = rustix::net::shutdown(&program.worker, Shutdown::Write);
+        let Some(worker) = &program.worker else { return };
+        if early || handshake::ask(worker.as_fd()).is_err() {
+            let _gone = rustix::net::shutdown(worker, Shutdown::Write);
         }
     }
 
@@ -343,53 +365,63 @@ impl<L: FnMut(Event)> Relay<L> {
     /// the end of its socket tells.
     fn worker_ended(&mut self, guest: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
         let program = &mut self.programs[index];
+        let connection = program.connection;
         let before = std::mem::replace(&mut program.stage, Stage::Ending);
-        let told = program.connection.filter(|_| before != Stage::Ending);
-        if let Some(connection) = told {
-            program.connection = None;
+        if before != Stage::Ending {
+            program.is_told = true;
             (self.log)(match before {
                 Stage::Open => Event::Ended(connection, None),
                 _ => Event::Refused(connection, "its worker ended before it was served".to_owned()),
             });
         }
-        if handshake::is_open(&program.worker) {
-            let _asked = rustix::net::shutdown(&program.worker, Shutdown::Write);
-        } else {
-            self.reap(index);
+        match &program.worker {
+            Some(worker) if handshake::is_open(worker) => {
+                let _asked = rustix::net::shutdown(worker, Shutdown::Write);
+            }
+            _ => {
+                program.worker = None;
+                self.reap_if_over(index);
+            }
         }
-        match told {
-            Some(connection) => tell(guest, ToGuest::Closed { connection }),
-            None => Ok(()),
+        match before {
+            Stage::Ending => Ok(()),
+            _ => tell(guest, ToGuest::Closed { connection }),
         }
     }
 
-    /// The worker's process is gone: another one may have its part.
-    fn reap(&mut self, index: usize) {
+    /// Another one may have the part once the worker's process is gone and the guest's program has let go of it.
+    fn reap_if_over(&mut self, index: usize) {
+        let program = &self.programs[index];
+        if program.worker.is_some() || program.is_held {
+            return;
+        }
         let program = self.programs.swap_remove(index);
         if self.memory.clear(program.part).is_ok() {
             self.free.push(program.part);
         }
-        if let Some(connection) = program.connection {
-            (self.log)(Event::Ended(connection, program.traffic));
+        if !program.is_told {
+            (self.log)(Event::Ended(program.connection, program.traffic));
         }
     }
 
     /// The guest has forgotten all its programs.
     fn forget_all(&mut self) {
         self.waiting.clear();
-        for program in &mut self.programs {
-            program.connection = None;
-            program.stage = Stage::Ending;
-            let _gone = rustix::net::shutdown(&program.worker, Shutdown::Write);
+        for index in (0..self.programs.len()).rev() {
+            let program = &mut self.programs[index];
+            program.is_held = false;
+            program.is_told |= matches!(program.stage, Stage::Greeting | Stage::Region);
+            self.end(index);
+            self.reap_if_over(index);
         }
     }
 
     /// Waits until the workers' processes have ended.
     fn wait_for_workers(&mut self) {
         while !self.programs.is_empty() {
-            let workers = self.programs.iter();
+            let workers = self.programs.iter().filter_map(|program| program.worker.as_ref());
             let mut fds: Vec<PollFd<'_>> = workers
-                .map(|program| PollFd::from_borrowed_fd(program.worker.as_fd(), PollFlags::IN))
+                .map(|worker| PollFd::from_borrowed_fd(worker.as_fd(), PollFlags::IN))
                 .collect();
             let limit = Timespec {
                 tv_sec: ENDING_SECONDS,
@@ -400,18 +432,38 @@ impl<L: FnMut(Event)> Relay<L> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => break,
             }
-            let open: Vec<bool> = fds.iter().map(|fd| fd.revents().is_empty()).collect();
-            for index in (0..open.len()).rev().filter(|index| !open[*index]) {
+            for index in (0..self.programs.len()).rev() {
+                let program = &mut self.programs[index];
+                let Some(worker) = program.worker.as_ref().filter(|worker| is_readable(worker)) else {
+                    continue;
+                };
                 // A word that was under way is read, and then its end.
-                let worker = self.programs[index].worker.as_fd();
-                if !matches!(handshake::said(worker), Ok(Some(_))) && !handshake::is_open(worker) {
-                    self.reap(index);
+                match handshake::said(worker.as_fd()) {
+                    Ok(Some(said)) => {
+                        if let Said::Traffic(traffic) = said {
+                            program.traffic = Some(traffic);
+                        }
+                        let _gone = rustix::net::shutdown(worker, Shutdown::Write);
+                    }
+                    _ if handshake::is_open(worker) => {
+                        let _asked = rustix::net::shutdown(worker, Shutdown::Write);
+                    }
+                    _ => {
+                        program.worker = None;
+                        self.reap_if_over(index);
+                    }
                 }
             }
         }
         // Those that have not ended have lost their parts for good.
         self.programs.clear();
     }
+}
+
+/// Whether a read returns at once.
+fn is_readable(socket: &OwnedFd) -> bool {
+    let mut look = [PollFd::new(socket, PollFlags::IN)];
+    matches!(poll(&mut look, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Says something to the guest. It waits while the guest takes nothing: it serves no other.

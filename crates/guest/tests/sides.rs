@@ -87,12 +87,20 @@ fn work(socket: &OwnedFd) {
                 let mut server = region.server(channel, peer).expect("a channel");
                 let own = rustix::io::dup(socket).expect("a descriptor");
                 thread::spawn(move || {
-                    server.serve(|message, reply| {
-                        if message == b"die" {
-                            let _ended = rustix::net::shutdown(&own, rustix::net::Shutdown::Both);
-                        }
-                        reply.extend(message.iter().rev());
-                    })
+                    let mut dies = false;
+                    let mut serve = || {
+                        server.serve_one(None, |message, reply| {
+                            dies |= message == b"die";
+                            reply.extend(message.iter().rev());
+                        })?;
+                        Ok::<bool, divvy_ring::RingError>(!dies)
+                    };
+                    while let Ok(true) = serve() {}
+                    // A process lets go of its memory before its sockets are closed.
+                    drop(server);
+                    if dies {
+                        let _ended = rustix::net::shutdown(&own, rustix::net::Shutdown::Both);
+                    }
                 });
             }
         }
@@ -225,11 +233,42 @@ fn a_worker_that_ends_is_the_end_of_its_program_alone() {
     let sides = Sides::new();
     let (broker, _ended) = sides.broker("broker");
     let (first, second) = (Program::start(&broker), Program::start(&broker));
-    assert!(first.call(b"die").is_err() || !handshake::is_open(&first.socket) || first.call(b"x").is_err());
+    assert!(matches!(sides.event(), Event::Guest { .. }));
+    assert_eq!(
+        [sides.event(), sides.event()],
+        [Event::Opened(1), Event::Opened(2)]
+    );
+    let _a_reply_or_none = first.call(b"die");
+    assert_eq!(sides.event(), Event::Ended(1, None));
+    while handshake::is_open(&first.socket) {
+        thread::yield_now();
+    }
     assert_eq!(second.call(b"abc"), Ok(b"cba".to_vec()));
-    // Its part is another's now.
-    let third = Program::start(&broker);
+    // Its program may still write into its part, which is another's only when that has let go.
+    let third = {
+        let broker = broker.clone();
+        thread::spawn(move || Program::start(&broker))
+    };
+    let early = sides.events.recv_timeout(Duration::from_millis(100));
+    assert!(early.is_err(), "{early:?}");
+    drop(first);
+    assert_eq!(sides.event(), Event::Opened(3));
+    let third = third.join().expect("no panic");
     assert_eq!(third.call(b"de"), Ok(b"ed".to_vec()));
+}
+
+/// The machine is switched off with a program in it: what was copied for that is told all the same.
+#[test]
+fn the_end_of_a_machine_tells_its_programs_ends() {
+    let sides = Sides::new();
+    let (broker, _ended) = sides.broker("broker");
+    let program = Program::start(&broker);
+    assert_eq!(program.call(b"abc"), Ok(b"cba".to_vec()));
+    rustix::net::shutdown(&sides.port, rustix::net::Shutdown::Both).expect("it was open");
+    let ended = sides.ends.recv_timeout(Duration::from_secs(60)).expect("it ends");
+    assert_eq!(ended, (relay::End::Closed, 0));
+    let events: Vec<Event> = sides.events.try_iter().collect();
+    assert_eq!(events.last(), Some(&Event::Ended(1, Some(TRAFFIC))), "{events:?}");
 }
 
 /// A program that finds no free part waits for one.

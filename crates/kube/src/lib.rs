@@ -7,7 +7,7 @@
 //! - [`server`]: the two sockets that the kubelet dials.
 //! - [`cluster`]: what is asked of the API server, behind a trait; [`live`] asks a real one.
 //!
-//! docs/kubernetes.md says what works, docs/adr/0050 why it is so.
+//! docs/kubernetes.md says what works, docs/adr/0051 why it is so.
 #![forbid(unsafe_code)]
 
 pub mod authority;

@@ -72,10 +72,11 @@ static SLICE: Setting = Setting::new("DIVVY_SLICE", Some("slice/attach.sock"));
 static DRIVER: Setting = Setting::new("DIVVY_DRIVER", Some("below/libcuda.so.1"));
 static NVML: Setting = Setting::new("DIVVY_NVML", Some("below/libnvidia-ml.so.1"));
 static LOG: Setting = Setting::new("DIVVY_LOG", None);
+static LOG_LEVEL: Setting = Setting::new("DIVVY_LOG_LEVEL", None);
 
 /// Reads the settings now; for a drop-in's load, before the program runs.
 pub extern "C" fn capture() {
-    for setting in [&SLICE, &DRIVER, &NVML, &LOG] {
+    for setting in [&SLICE, &DRIVER, &NVML, &LOG, &LOG_LEVEL] {
         setting.get();
     }
 }
@@ -98,6 +99,11 @@ pub(crate) fn nvml() -> Option<&'static Path> {
 /// The file for log lines.
 pub(crate) fn log() -> Option<&'static Path> {
     LOG.get()
+}
+
+/// Whether the log also has lines about what went well.
+pub(crate) fn logs_all() -> bool {
+    LOG.get().is_some() && LOG_LEVEL.get().is_some_and(|level| level.as_os_str() == "all")
 }
 
 #[cfg(test)]

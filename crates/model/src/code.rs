@@ -172,7 +172,13 @@ codes! {
         "`divvy k8s dra-plugin` publishes this node's devices and reads claims. It needs Kubernetes 1.34 or later, and the right to read its node and claims, and to read and write ResourceSlices. The message says what the server answered."
     70 DoctorFailed ACT "doctor found a failure"
         "At least one check failed; each says what to do."
-    71 Kubelet ACT "the kubelet's sockets cannot be used"
+    71 EmulatedRuntime ACT "NVIDIA's CUDA runtime on an emulated device"
+        "The program uses NVIDIA's CUDA runtime (libcudart, or a library that carries it inside: PyTorch, CuPy, JAX, cuBLAS, cuDNN). That runtime asks the driver to prove that it is NVIDIA's, which an emulated device does not answer, so its first call fails: error 801 (not supported) with CUDA 13, error 103 with earlier ones. The shared libcudart is refused as well as the static one. Use a client of the driver API (numba-cuda, Taichi, Dr.Jit, Halide, tinygrad, cudarc and cuda-python's driver bindings run unmodified), or a machine with an NVIDIA GPU, where all of these programs run in slices. DIVVY_NOTICES=off turns the line on standard error off. docs/emulated-device.md says more."
+    72 EmulatedMachineCode ACT "code without PTX on an emulated device"
+        "A module that the program loads holds machine code for some GPUs and no PTX, and an emulated device runs PTX only. The load fails with error 209 (no binary for GPU). Build it with PTX (`nvcc -gencode arch=compute_75,code=compute_75`). For numba-cuda, install it without the package nvidia-nvjitlink, with which it compiles to machine code: `pip install numba-cuda nvidia-nvvm nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`. DIVVY_NOTICES=off turns the line on standard error off."
+    73 EmulatedInstruction ACT "an instruction that the emulated device lacks"
+        "A kernel of the program has a PTX instruction that the emulated device does not run, such as those of tensor cores, so its launch fails with error 801 (not supported). The line names the instruction and the kernel; other kernels of the module run. docs/emulated-device.md lists what is lacking. DIVVY_NOTICES=off turns the line on standard error off."
+    74 Kubelet ACT "the kubelet's sockets cannot be used"
         "The DRA driver listens in the kubelet's folder, /var/lib/kubelet on most nodes, as root. `divvy k8s dra-plugin --kubelet-dir DIR` names another one."
     80 Visible ACT "no variables show these devices"
         "Each runtime reads its own variables and shows its own vendor's devices, and a CUDA program sees one MIG device at most. `divvy env explain` tells step by step what an environment shows."
@@ -261,7 +267,16 @@ mod tests {
         }
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
-        for room in ["model", "host", "container", "agent", "tunnel", "kube", "divvy"] {
+        for room in [
+            "model",
+            "device",
+            "host",
+            "container",
+            "agent",
+            "tunnel",
+            "kube",
+            "divvy",
+        ] {
             sources(&crates.join(room).join("src"), &mut text);
         }
         for code in Code::ALL {

@@ -1,5 +1,7 @@
 //! The result of decoding a module: one list of instructions, and what launching needs to know of each function.
 
+use crate::engine::matrix::Multiplication;
+use crate::engine::matrix_memory::Transfer;
 use crate::inst::Inst;
 use std::collections::BTreeSet;
 
@@ -158,6 +160,12 @@ pub(crate) struct Code {
     pub functions: Vec<FunctionCode>,
     pub tables: Vec<u32>,
     pub calls: Vec<Call>,
+    /// Register slots of the instructions that have lists of operands.
+    pub slots: Vec<u32>,
+    /// What `mma` and `wmma.mma` multiply.
+    pub matrices: Vec<Multiplication>,
+    /// What `wmma.load` and `wmma.store` move.
+    pub transfers: Vec<Transfer>,
     pub shared: Vec<SharedVariable>,
     /// Memory instructions so far.
     pub sites: u32,

@@ -193,7 +193,7 @@ fn an_api_server_that_drops_fields_has_whole_devices_published() {
 #[test]
 fn slices_are_those_of_the_claims_that_are_prepared() {
     const CLAIMS: usize = 6;
-    let calls = std::env::var("DIVVY_TEST_CLAIM_CALLS").map_or(24, |count| count.parse().expect("a number"));
+    let calls = std::env::var("DIVVY_TEST_CLAIM_CALLS").map_or(14, |count| count.parse().expect("a number"));
     let (host, server) = (Host::new(), ApiServer::start(false));
     let mut driver = Driver::start(&host, &server);
     let device = shared(&server);

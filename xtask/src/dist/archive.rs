@@ -29,6 +29,22 @@ impl Entry {
         Self { path, from, mode }
     }
 
+    /// Where it is in the archive.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Copies it, with its mode.
+    ///
+    /// # Errors
+    /// It is not there, or the folder cannot be made.
+    pub fn copy_to(&self, to: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(to.parent().unwrap_or(to))?;
+        fs::copy(&self.from, to).with_context(|| format!("Cannot copy {}", self.from.display()))?;
+        fs::set_permissions(to, Permissions::from_mode(self.mode))?;
+        Ok(())
+    }
+
     /// Where it lies now.
     pub fn from(&self) -> &Path {
         &self.from
@@ -56,21 +72,47 @@ impl Entry {
     }
 }
 
-/// Writes `out/<name>.tar.gz` with one folder `name`, which holds the entries and their checksums. Its path.
-pub fn pack(out: &Path, name: &str, entries: &[Entry]) -> anyhow::Result<PathBuf> {
-    let stage = tempfile::tempdir_in(out).context("Cannot make a folder to pack in")?;
-    let top = stage.path().join(name);
+/// Copies the entries below `top`, with their modes; the files there.
+///
+/// # Errors
+/// Two entries have one path, or a file cannot be copied.
+pub fn lay_out<'a>(top: &Path, entries: impl IntoIterator<Item = &'a Entry>) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for Entry { path, from, mode } in entries {
-        let to = top.join(path);
+    for entry in entries {
+        let to = top.join(&entry.path);
         if to.exists() {
-            bail!("Two files of the archive have the path {path}");
+            bail!("Two files of the archive have the path {}", entry.path);
         }
-        fs::create_dir_all(to.parent().unwrap_or(&top))?;
-        fs::copy(from, &to).with_context(|| format!("Cannot copy {}", from.display()))?;
-        fs::set_permissions(&to, Permissions::from_mode(*mode))?;
+        entry.copy_to(&to)?;
         files.push(to);
     }
+    Ok(files)
+}
+
+/// Gives all folders from `top` down the mode that packages have, whatever this process's mask is.
+///
+/// # Errors
+/// A folder cannot be read or changed.
+pub fn plain_folders(top: &Path) -> anyhow::Result<()> {
+    fs::set_permissions(top, Permissions::from_mode(0o755))?;
+    for entry in fs::read_dir(top)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            plain_folders(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes `out/<name>.tar.gz` with one folder `name`, which holds the entries and their checksums. Its path.
+pub fn pack<'a>(
+    out: &Path,
+    name: &str,
+    entries: impl IntoIterator<Item = &'a Entry>,
+) -> anyhow::Result<PathBuf> {
+    let stage = tempfile::tempdir_in(out).context("Cannot make a folder to pack in")?;
+    let top = stage.path().join(name);
+    let files = lay_out(&top, entries)?;
     write_sums(&top, &files)?;
     fs::set_permissions(top.join(SUMS), Permissions::from_mode(0o644))?;
     let packed = out.join(format!("{name}.tar.gz"));

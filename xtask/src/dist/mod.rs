@@ -1,20 +1,26 @@
-//! `cargo xtask dist`: what a user installs, as one archive in target/dist, with a bill of materials and checksums beside.
+//! `cargo xtask dist`: what a user installs, in target/dist: an archive, packages for Debian, for RPM and for pip, a bill of
+//! materials and checksums.
 //!
 //! Everything is built against the oldest glibc that the drop-ins promise. The same sources, compiler and tools give the
 //! same archive: no time and no path of this machine gets into it.
 
 pub(crate) mod archive;
+mod deb;
+mod layout;
+mod rpm;
 mod sbom;
+mod trial;
+mod wheel;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish, workspace_root};
 use crate::zig;
-use archive::Entry;
+use layout::Layout;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
 pub(crate) const SHIPPED: [(&str, &str); 8] = [
@@ -28,8 +34,18 @@ pub(crate) const SHIPPED: [(&str, &str); 8] = [
     ("remote-cuda", "libdivvy_remote_cuda.so"),
 ];
 
-/// Texts that come along, as they lie in the repository.
-const TEXTS: [&str; 5] = ["CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md", "docs"];
+/// A kind of package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// An archive that is unpacked anywhere
+    Tar,
+    /// For Debian and Ubuntu
+    Deb,
+    /// For Fedora, Rocky, SUSE
+    Rpm,
+    /// For pip, pipx and uv
+    Wheel,
+}
 
 /// Arguments of `cargo xtask dist`.
 #[derive(clap::Args)]
@@ -40,6 +56,18 @@ pub struct Args {
     /// Write the bill of materials only; build nothing
     #[arg(long)]
     sbom_only: bool,
+    /// Build for this machine's own C library, without debug information: quicker, for a try on this machine
+    #[arg(long)]
+    native: bool,
+    /// Make these only
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "tar,deb,rpm,wheel")]
+    only: Vec<Kind>,
+    /// Install each, use it and remove it in a bare root of Debian, and see that nothing is left; as root
+    #[arg(long = "try")]
+    tries: bool,
+    /// Also in a bare root of Debian 13
+    #[arg(long, requires = "tries")]
+    trixie: bool,
 }
 
 /// Builds and packs.
@@ -55,37 +83,57 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Ok(());
     }
 
-    let built = build(&args.profile)?;
-    let mut entries = Vec::new();
-    for (package, file) in SHIPPED {
-        let place = if package == "divvy" { "bin" } else { "lib/divvy" };
-        entries.push(Entry::program(format!("{place}/{file}"), built.join(file)));
+    // What is only packed goes when this returns.
+    let stage = tempfile::tempdir_in(&out).context("Cannot make a folder to pack in")?;
+    let built = match args.native {
+        true => layout::stripped(&build_natively(&args.profile)?, stage.path())?,
+        false => build_packages(&args.profile, &SHIPPED.map(|(package, _)| package))?,
+    };
+    let layout = Layout::collect(&built, stage.path(), &bill)?;
+    let mut packed = Vec::new();
+    for kind in &args.only {
+        let file = pack(*kind, &out, version, &layout, args.native)?;
+        println!(
+            "dist: {} ({} KiB)",
+            file.display(),
+            fs::metadata(&file)?.len() / 1024
+        );
+        packed.push((*kind, file));
     }
-    let pages = out.join("man");
-    // Pages of verbs that are gone must not stay.
-    let _absent = fs::remove_dir_all(&pages);
-    finish(Command::new(built.join("divvy")).arg("man").arg(&pages))?;
-    entries.extend(Entry::all_below("share/man/man1", &pages)?);
-    for text in TEXTS {
-        entries.extend(Entry::all_below(
-            &format!("share/doc/divvy/{text}"),
-            &root.join(text),
-        )?);
+    let mut all: Vec<PathBuf> = packed.iter().map(|(_, file)| file.clone()).collect();
+    all.push(bill);
+    archive::write_sums(&out, &all)?;
+    if !args.tries {
+        return Ok(());
     }
-    entries.push(Entry::text(
-        "share/doc/divvy/sbom.cdx.json".to_owned(),
-        bill.clone(),
-    ));
+    // A later version of the same files, for what an upgrade does.
+    let later = match args.only.contains(&Kind::Deb) {
+        true => Some(pack(
+            Kind::Deb,
+            stage.path(),
+            &format!("{version}+later"),
+            &layout,
+            true,
+        )?),
+        false => None,
+    };
+    trial::run(&packed, later.as_deref(), args.trixie)
+}
 
-    let name = format!("divvy-{version}-{}-linux", std::env::consts::ARCH);
-    let packed = archive::pack(&out, &name, &entries)?;
-    archive::write_sums(&out, &[packed.clone(), bill])?;
-    println!(
-        "dist: {} ({} KiB)",
-        packed.display(),
-        fs::metadata(&packed)?.len() / 1024
-    );
-    Ok(())
+/// Makes one package. A native one is for a try: it is packed quickly.
+fn pack(kind: Kind, out: &Path, version: &str, layout: &Layout, native: bool) -> anyhow::Result<PathBuf> {
+    match kind {
+        Kind::Tar => {
+            let name = format!("divvy-{version}-{}-linux", std::env::consts::ARCH);
+            archive::pack(out, &name, layout.portable())
+        }
+        Kind::Deb => {
+            let compression = if native { "-Znone" } else { "-Zxz" };
+            deb::pack(out, version, layout, compression)
+        }
+        Kind::Rpm => rpm::pack(out, version, layout),
+        Kind::Wheel => wheel::pack(out, version, layout, native),
+    }
 }
 
 /// The bill of materials of what is shipped, for this machine's architecture.
@@ -132,9 +180,19 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{name} prints something else than text"))
 }
 
-/// Builds what is shipped; the folder with the files.
-fn build(profile: &str) -> anyhow::Result<std::path::PathBuf> {
-    build_packages(profile, &SHIPPED.map(|(package, _)| package))
+/// Builds for this machine; the folder with the files.
+fn build_natively(profile: &str) -> anyhow::Result<PathBuf> {
+    finish(cargo().args([
+        "build",
+        "--quiet",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--profile",
+        profile,
+    ]))?;
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(workspace_root().join("target").join(folder))
 }
 
 /// Builds packages for the oldest glibc that we promise, without paths of this machine; the folder with the files.

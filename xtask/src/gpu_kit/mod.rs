@@ -74,7 +74,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some(root) = &args.tries else { return Ok(()) };
     let root = match root {
         Some(root) => root.clone(),
-        None => debian::root().context("Cannot make a bare Debian root")?,
+        None => debian::root(debian::Release::Own, debian::Bare::Essential)
+            .context("Cannot make a bare Debian root")?,
     };
     bare::run(&packed, &root, args.without_shm)
 }

@@ -11,12 +11,13 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 7] = [
+const FOLDERS: [&str; 8] = [
     "examples/cuda",
     "examples/python",
     "tests/numba",
     "tests/tools",
     "xtask/src/deny",
+    "xtask/src/dist",
     "xtask/src/floor",
     "xtask/src/pin",
 ];

@@ -92,6 +92,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             "--without-shm",
         ]))
     });
+    step(&mut steps, "packages", || {
+        finish(cargo().args(["xtask", "dist", "--native", "--profile", "dev", "--try"]))
+    });
     if !args.suites_only {
         step(&mut steps, "floor", || {
             finish(cargo().args(["xtask", "floor", "--profile", "release-fast"]))

@@ -179,6 +179,17 @@ impl Tenant {
         Ok(input.flush()?)
     }
 
+    /// Has it launch a kernel that outlasts this bench; returns when the launch has returned.
+    pub fn launch_what_does_not_end(&mut self) -> anyhow::Result<()> {
+        let input = self.input.as_mut().context("It was told to stop")?;
+        input.write_all(b"stuck\n")?;
+        input.flush()?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        anyhow::ensure!(line == "stuck\n", "A tenant says {line:?}");
+        Ok(())
+    }
+
     /// Tells it to stop.
     pub fn stop(&mut self) {
         self.input = None;

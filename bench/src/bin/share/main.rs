@@ -9,6 +9,7 @@ mod gaps;
 mod host;
 mod latency;
 mod long;
+mod long_faults;
 mod measure;
 mod overhead;
 mod plot;
@@ -156,6 +157,7 @@ fn main() -> anyhow::Result<()> {
     }
     if wanted("faults") {
         missed += faults::print(&bench)?;
+        missed += long_faults::print(&bench)?;
     }
     if wanted("overhead") {
         missed += overhead::print(&bench)?;

@@ -132,6 +132,16 @@ impl Account {
         pids.filter(|pid| *pid != 0).take(MOST).collect()
     }
 
+    /// Some of its processes that say that they have work in flight, by number where they gave one. What a process says is
+    /// good for a message, and decides nothing.
+    pub fn host_pids_in_flight(&self) -> impl Iterator<Item = u32> {
+        let in_flight = self.ledger().activities().filter(|process| process.busy);
+        in_flight
+            .map(|process| process.host_pid)
+            .filter(|pid| *pid != 0)
+            .take(MOST)
+    }
+
     /// How many processes the last look covered.
     pub fn crowd(&self) -> usize {
         self.seen.len()

@@ -117,9 +117,21 @@ impl State {
         leaseholder.overdue = true;
         leaseholder.expired_total += 1;
         self.expired_total += 1;
-        let message = String::from(
-            "its work outlasts its lease: the device goes to others, and it pays on until nothing is in flight",
-        );
+        let stopped = leaseholder
+            .accounts
+            .iter()
+            .find(|account| account.device == device);
+        let stopped = stopped.and_then(|account| {
+            let mut pids = account.host_pids_in_flight();
+            pids.find(|pid| (self.is_stopped)(*pid))
+        });
+        let why = match stopped {
+            Some(pid) => {
+                format!("its process {pid} is stopped, with work in flight until SIGCONT lets it go on")
+            }
+            None => String::from("its work outlasts its lease"),
+        };
+        let message = format!("{why}: the device goes to others, and it pays on until nothing is in flight");
         self.note(tenant.0, Some(device), EventKind::Expired, message);
     }
 

@@ -13,6 +13,7 @@ use super::uncharged::Audited;
 use super::{Member, shares};
 use crate::api::events::EventKind;
 use crate::journal::Incident;
+use crate::system::procs::Stat;
 
 /// How long a slice that may still use an earlier agent's lease delays the others of its devices. Its processes look
 /// for a new agent's grant several times in that time.
@@ -51,6 +52,12 @@ pub(super) struct State {
     pub audited: Audited,
     /// Nanoseconds of device use that were charged to no slice.
     pub uncharged_ns: Nanos,
+    /// Whether a process is stopped, by the kernel's word.
+    pub is_stopped: fn(u32) -> bool,
+}
+
+fn is_stopped(pid: u32) -> bool {
+    Stat::of(pid).is_ok_and(Stat::is_stopped)
 }
 
 impl State {
@@ -73,6 +80,7 @@ impl State {
             expired_total: 0,
             audited: Audited::default(),
             uncharged_ns: 0,
+            is_stopped,
         }
     }
 

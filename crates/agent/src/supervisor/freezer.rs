@@ -159,7 +159,6 @@ impl Freezer {
 
 /// Whether it is neither stopped, by us or by its user, nor ended.
 fn runs(id: ProcessId) -> bool {
-    Stat::of(id.pid).is_ok_and(|stat| {
-        stat.start_ticks == id.start_ticks && !stat.has_ended() && !matches!(stat.state, 'T' | 't')
-    })
+    Stat::of(id.pid)
+        .is_ok_and(|stat| stat.start_ticks == id.start_ticks && !stat.has_ended() && !stat.is_stopped())
 }

@@ -57,6 +57,12 @@ impl Stat {
         (self.parent, self.start_ticks) == (other.parent, other.start_ticks)
     }
 
+    /// Whether a signal or a debugger has stopped it.
+    #[must_use]
+    pub fn is_stopped(self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
     /// Whether it has ended and only waits for its parent to notice.
     #[must_use]
     pub fn has_ended(self) -> bool {

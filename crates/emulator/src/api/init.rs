@@ -3,7 +3,7 @@
 use super::args::{In, Out};
 use crate::driver;
 use divvy_abi::*;
-use divvy_device::log;
+use divvy_device::{log, notice};
 
 entry! {
     fn cuInit(flags: u32) {
@@ -33,9 +33,9 @@ entry! {
         let bytes = id.bytes.map(|byte| byte as u8);
         log::once("cuGetExportTable", format_args!(
             "cuGetExportTable({bytes:02x?}) is refused: NVIDIA's private tables, among them its authenticity \
-             challenge, are not answered by an emulated device; link the CUDA runtime dynamically \
-             (nvcc -cudart shared)"
+             challenge, are not answered by an emulated device; `divvy explain D0071` says what to do"
         ));
+        notice::runtime();
         Err(CUDA_ERROR_NOT_SUPPORTED)
     }
 

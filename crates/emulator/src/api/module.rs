@@ -10,7 +10,7 @@ use crate::image::{Image, ImageError, source};
 use crate::jit::JitOptions;
 use crate::module::Instance;
 use divvy_abi::*;
-use divvy_device::log;
+use divvy_device::{log, notice};
 use std::sync::Arc;
 
 entry! {
@@ -120,6 +120,9 @@ pub fn read_file(path: &str) -> Result<Image> {
 /// Reports why an image is refused, everywhere the user may look.
 pub fn refuse(why: &ImageError, options: &JitOptions) -> CUresult {
     log::line(format_args!("image refused: {why}"));
+    if matches!(why, ImageError::NoPtx { machine_code: true }) {
+        notice::machine_code();
+    }
     options.report(why);
     why.code()
 }

@@ -466,7 +466,7 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the order of calls, failures and restarts: slices are those of the claims that are prepared.
     #[test]

@@ -156,7 +156,7 @@ fn unknown(name: &CStr, version: i32) -> bool {
 /// Logs each function that is handed out without one of ours in between, once.
 fn note_unhooked(symbol: Symbol) {
     static NOTED: [AtomicBool; Symbol::COUNT] = [const { AtomicBool::new(false) }; Symbol::COUNT];
-    if environment::log().is_some() && !NOTED[symbol.index()].swap(true, Ordering::Relaxed) {
+    if environment::logs_all() && !NOTED[symbol.index()].swap(true, Ordering::Relaxed) {
         log::line(format_args!("{symbol} is handed out as the driver has it"));
     }
 }

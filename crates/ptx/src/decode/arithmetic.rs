@@ -63,7 +63,8 @@ impl Decoder<'_, '_> {
         match ty {
             Ty::F32 => self.f32_arithmetic(op),
             Ty::F64 => self.f64_arithmetic(op),
-            Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2 | Ty::Pred | Ty::B128 => Err(Refusal::Unsupported),
+            Ty::F16 | Ty::Bf16 | Ty::F16x2 | Ty::Bf16x2 => self.half_arithmetic(op, ty),
+            Ty::Pred | Ty::B128 => Err(Refusal::Unsupported),
             _ => self.integer(op, ty),
         }
     }
@@ -97,9 +98,6 @@ impl Decoder<'_, '_> {
         if self.directed(op, F32)? {
             return Ok(());
         }
-        if self.has("xorsign") {
-            return Err(Refusal::Unsupported);
-        }
         let nan = self.has("NaN");
         match op {
             "add" => self.emit2(moded!(two, AddF32, mode, set), F32, F32, F32),
@@ -107,11 +105,10 @@ impl Decoder<'_, '_> {
             "mul" => self.emit2(moded!(two, MulF32, mode, set), F32, F32, F32),
             "fma" | "mad" => self.emit3(moded!(three, FmaF32, mode, set), [F32; 3], F32),
             "div" => self.emit2(moded!(two, DivF32, mode, set), F32, F32, F32),
-            "min" | "max" if self.at.operands.len() == 4 => Err(Refusal::Unsupported),
-            "min" if nan => self.emit2(moded!(two, MinNanF32, mode, set), F32, F32, F32),
-            "max" if nan => self.emit2(moded!(two, MaxNanF32, mode, set), F32, F32, F32),
-            "min" => self.emit2(moded!(two, MinF32, mode, set), F32, F32, F32),
-            "max" => self.emit2(moded!(two, MaxF32, mode, set), F32, F32, F32),
+            "min" if nan => self.f32_extreme(op, moded!(two, MinNanF32, mode, set)),
+            "max" if nan => self.f32_extreme(op, moded!(two, MaxNanF32, mode, set)),
+            "min" => self.f32_extreme(op, moded!(two, MinF32, mode, set)),
+            "max" => self.f32_extreme(op, moded!(two, MaxF32, mode, set)),
             "rcp" => self.emit1(moded!(one, RcpF32, mode, set), F32, F32),
             "sqrt" => self.emit1(moded!(one, SqrtF32, mode, set), F32, F32),
             "rsqrt" => self.emit1(moded!(one, RsqrtF32, mode, set), F32, F32),

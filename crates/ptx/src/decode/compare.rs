@@ -1,5 +1,6 @@
 //! `setp`, `set`, `selp`, `slct`.
 
+use super::half::is_half;
 use super::{D, Decoded, Decoder, E, Refusal, V};
 use crate::engine::compare::*;
 use crate::engine::map::{self, Cmp, select, set, setp, setp_full};
@@ -142,9 +143,6 @@ impl Decoder<'_, '_> {
     }
 
     fn compared(&self, op: &str, ty: Ty, form: Form) -> Decoded<Exec> {
-        if matches!(ty, Ty::F16 | Ty::F16x2 | Ty::Bf16 | Ty::Bf16x2) {
-            return Err(Refusal::Unsupported);
-        }
         comparison(op, ty, self.has("ftz"), form, self.set)
             .ok_or_else(|| Refusal::Bad(format!("`.{op}` does not compare {ty:?}")))
     }
@@ -153,6 +151,9 @@ impl Decoder<'_, '_> {
         let (op, combine) = self.operator()?;
         let ty = self.ty()?;
         self.expect_operands(if combine == map::COMBINE_NONE { 3 } else { 4 })?;
+        if is_half(ty) {
+            return self.half_setp(&op, ty, combine);
+        }
         let (p, q) = match self.operand(0)?.clone() {
             Operand::Pair(p, q) => (self.target_of(&p, Ty::Pred)?, Some(self.target_of(&q, Ty::Pred)?)),
             p => (self.target_of(&p, Ty::Pred)?, None),
@@ -172,7 +173,7 @@ impl Decoder<'_, '_> {
         Ok(())
     }
 
-    fn combining(&mut self, combine: u32) -> Decoded<(V, bool)> {
+    pub(super) fn combining(&mut self, combine: u32) -> Decoded<(V, bool)> {
         if combine == map::COMBINE_NONE {
             return Ok((V::None, false));
         }
@@ -187,9 +188,17 @@ impl Decoder<'_, '_> {
             return Err("`set` names two types".into());
         };
         self.expect_operands(if combine == map::COMBINE_NONE { 3 } else { 4 })?;
-        if !matches!(to, Ty::U32 | Ty::S32 | Ty::B32 | Ty::F32) {
-            return Err(Refusal::Unsupported);
+        if is_half(from) {
+            return self.half_set(&op, to, from, combine);
         }
+        let one: u64 = match to {
+            Ty::U32 | Ty::S32 | Ty::B32 => 0xffff_ffff,
+            Ty::U16 | Ty::S16 => 0xffff,
+            Ty::F32 => u64::from(1f32.to_bits()),
+            Ty::F16 => 0x3c00,
+            Ty::Bf16 => 0x3f80,
+            _ => return Err(Refusal::Unsupported),
+        };
         let exec = self.compared(&op, from, Form::Set)?;
         let d = self.target(0, to)?;
         let (a, b) = (self.source(1, from)?, self.source(2, from)?);
@@ -197,11 +206,7 @@ impl Decoder<'_, '_> {
         let draft = self.emit(exec, d, [a, b, c], D);
         draft.aux = combine;
         draft.not_c = not_c;
-        draft.imm = if to == Ty::F32 {
-            u64::from(1f32.to_bits())
-        } else {
-            0xffff_ffff
-        };
+        draft.imm = one;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use super::{D, Decoded, Decoder, Refusal, V};
 use crate::engine::convert::*;
 use crate::engine::map::one;
+use crate::engine::small_float;
 use crate::inst::Exec;
 use crate::rounding::Mode;
 use crate::types::Ty;
@@ -18,7 +19,7 @@ fn holds_all_of(to: Ty, from: Ty) -> bool {
 
 impl Decoder<'_, '_> {
     /// Rounding mode and whether it is to an integral value.
-    fn rounding_mode(&self) -> Option<(Mode, bool)> {
+    pub(super) fn rounding_mode(&self) -> Option<(Mode, bool)> {
         self.mods.iter().find_map(|m| {
             Some(match *m {
                 "rn" => (Mode::Nearest, false),
@@ -44,12 +45,18 @@ impl Decoder<'_, '_> {
     pub(super) fn convert(&mut self) -> Decoded {
         let types = self.types();
         if self.mods.iter().any(|m| {
-            matches!(*m, "pack" | "rs" | "tf32" | "scaled")
-                || m.starts_with("e4")
-                || m.starts_with("e5")
+            matches!(*m, "pack" | "rs" | "scaled")
+                || m.starts_with("e3")
                 || m.starts_with("e2")
                 || m.starts_with("ue8")
         }) {
+            return Err(Refusal::Unsupported);
+        }
+        if self.has("tf32") || self.has("e4m3x2") || self.has("e5m2x2") {
+            return self.convert_small();
+        }
+        // Of halves and their pairs only: beside them there is no such modifier.
+        if self.has("satfinite") {
             return Err(Refusal::Unsupported);
         }
         let [to, from] = types[..] else {
@@ -120,6 +127,56 @@ impl Decoder<'_, '_> {
         };
         self.emit(exec, d, [a, V::None, V::None], D).imm = imm;
         Ok(())
+    }
+
+    /// From and to floats of 8 bits, two at a time, and to `.tf32`.
+    fn convert_small(&mut self) -> Decoded {
+        let types = self.types();
+        let mut aux = if self.has("e5m2x2") { small_float::E5M2 } else { 0 };
+        if self.has("relu") {
+            aux |= small_float::RELU;
+        }
+        if self.has("satfinite") {
+            aux |= small_float::FINITE;
+        }
+        if self.has("tf32") {
+            let rounding = self
+                .rounding_mode()
+                .and_then(|(mode, _)| small_float::tf32_rounding(mode));
+            let ([Ty::F32], Some(rounding)) = (&types[..], rounding) else {
+                return Err("`.tf32` is made of `.f32` with `.rn`, `.rna` or `.rz`".into());
+            };
+            self.expect_operands(2)?;
+            let (d, a) = (self.target(0, Ty::B32)?, self.source(1, Ty::F32)?);
+            self.emit(small_float::to_tf32, d, [a, V::None, V::None], D).aux = aux | rounding;
+            return Ok(());
+        }
+        let small = |m: &str| matches!(m, "e4m3x2" | "e5m2x2");
+        let narrows = self.mods.last().is_some_and(|m| !small(m));
+        match (&types[..], narrows) {
+            ([Ty::F32 | Ty::F16x2], true) if !self.has("satfinite") => {
+                Err("a conversion to 8 bits has `.satfinite`".into())
+            }
+            ([Ty::F32], true) => {
+                self.expect_operands(3)?;
+                let d = self.target(0, Ty::B16)?;
+                let (a, b) = (self.source(1, Ty::F32)?, self.source(2, Ty::F32)?);
+                self.emit(small_float::from_singles, d, [a, b, V::None], D).aux = aux;
+                Ok(())
+            }
+            ([Ty::F16x2], _) => {
+                self.expect_operands(2)?;
+                let (exec, to, from): (Exec, Ty, Ty) = if narrows {
+                    (small_float::from_halves, Ty::B16, Ty::F16x2)
+                } else {
+                    (small_float::to_halves, Ty::F16x2, Ty::B16)
+                };
+                let (d, a) = (self.target(0, to)?, self.source(1, from)?);
+                self.emit(exec, d, [a, V::None, V::None], D).aux = aux;
+                Ok(())
+            }
+            _ => Err(Refusal::Unsupported),
+        }
     }
 
     /// A vector loop for the conversion, if there is one that gives the same bits.

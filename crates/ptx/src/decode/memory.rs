@@ -11,11 +11,11 @@ use crate::parse::ast::Operand;
 use crate::types::Ty;
 
 /// A memory operand, decoded.
-struct Address {
-    base: V,
-    offset: i64,
+pub(super) struct Address {
+    pub base: V,
+    pub offset: i64,
     /// Space and flags for `Inst::aux`.
-    aux: u32,
+    pub aux: u32,
 }
 
 impl<'a> Decoder<'_, 'a> {
@@ -31,7 +31,7 @@ impl<'a> Decoder<'_, 'a> {
         }
     }
 
-    fn memory_space(&self) -> u32 {
+    pub(super) fn memory_space(&self) -> u32 {
         for m in &self.mods {
             match m.split("::").next().unwrap_or("") {
                 "global" | "const" => return memory::GLOBAL,
@@ -52,7 +52,7 @@ impl<'a> Decoder<'_, 'a> {
     }
 
     /// Where the next memory instruction remembers its last range.
-    fn site(&mut self) -> u32 {
+    pub(super) fn site(&mut self) -> u32 {
         let site = self.code.sites % SITES as u32;
         self.code.sites = self.code.sites.wrapping_add(1);
         site << memory::SITE_SHIFT
@@ -106,7 +106,7 @@ impl<'a> Decoder<'_, 'a> {
     }
 
     /// The address in operand `n`, for an access in `space`.
-    fn address(&mut self, n: usize, space: u32) -> Decoded<Address> {
+    pub(super) fn address(&mut self, n: usize, space: u32) -> Decoded<Address> {
         let (base, offset) = self.memory_operand(n)?;
         if let Operand::Element(array, register, bytes) = base {
             let array = self.address_of(*array, offset, space)?;
@@ -360,7 +360,7 @@ impl<'a> Decoder<'_, 'a> {
         if count != 1 {
             return self.vector_reduction(ty, space, count);
         }
-        if !matches!(space, memory::GLOBAL | memory::SHARED | memory::GENERIC) {
+        if !matches!(space, memory::GLOBAL | memory::SHARED | memory::GENERIC) || self.has("async") {
             return Err(Refusal::Unsupported);
         }
         const OPS: [&str; 11] = [

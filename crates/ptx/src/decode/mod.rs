@@ -3,11 +3,14 @@
 
 mod allocate;
 mod arithmetic;
+mod async_copy;
 mod bits;
 mod call;
 mod compare;
 mod control;
 mod convert;
+mod half;
+mod matrix;
 mod memory;
 mod moves;
 mod operand;
@@ -70,8 +73,9 @@ pub(crate) struct Draft {
     pub e: V,
     /// Never written.
     pub f: V,
-    /// The predicate operand `c` is negated.
+    /// The predicate operand `c` is negated, or `e`.
     pub not_c: bool,
+    pub not_e: bool,
     pub imm: u64,
     pub aux: u32,
     pub guard: Option<(u32, bool)>,
@@ -86,9 +90,11 @@ pub(crate) struct Draft {
     /// `aux` is an index into `Decoder::calls`.
     pub aux_is_call: bool,
     pub ends: bool,
-    /// Registers a call reads and writes.
+    /// Registers that a call or a list reads and writes.
     pub reads_more: Vec<u32>,
     pub writes_more: Vec<u32>,
+    /// More operands than there are fields: `e` becomes the place of the list in `Code::slots`.
+    pub list: Vec<V>,
 }
 
 /// Why a statement has no instruction.
@@ -344,6 +350,7 @@ impl<'a> Decoder<'_, 'a> {
             e: V::None,
             f: V::None,
             not_c: false,
+            not_e: false,
             imm: 0,
             aux: 0,
             guard: None,
@@ -356,6 +363,7 @@ impl<'a> Decoder<'_, 'a> {
             ends: false,
             reads_more: Vec::new(),
             writes_more: Vec::new(),
+            list: Vec::new(),
         });
         let last = self.drafts.len() - 1;
         &mut self.drafts[last]
@@ -376,10 +384,15 @@ impl<'a> Decoder<'_, 'a> {
             "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
                 self.memory_access()
             }
-            "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent" => self.control(),
+            "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" | "pmevent"
+            // A kernel here begins after the end of the one before it: there is nothing to wait for.
+            | "griddepcontrol" => self.control(),
             "call" => self.call(),
             "bar" | "barrier" | "membar" | "fence" | "shfl" | "vote" | "match" | "activemask" | "redux"
             | "elect" => self.sync(),
+            "mma" | "wmma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.matrix(),
+            "cp" => self.asynchronous(),
+            "mbarrier" => self.barrier_object(),
             _ => Err(Refusal::Unsupported),
         }
     }
@@ -489,6 +502,9 @@ impl<'a> Decoder<'_, 'a> {
             if draft.not_c {
                 inst.c |= 1;
             }
+            if draft.not_e {
+                inst.e |= 1;
+            }
             if draft.target_in_aux {
                 inst.aux = base + draft.targets[0];
             } else if !draft.targets.is_empty() {
@@ -497,6 +513,10 @@ impl<'a> Decoder<'_, 'a> {
             }
             if draft.aux_is_call {
                 inst.aux += calls_from;
+            }
+            if !draft.list.is_empty() {
+                inst.e = self.code.slots.len() as u32;
+                self.code.slots.extend(draft.list.iter().map(|v| slot(*v)));
             }
             if guard != NONE && !draft.own_guard {
                 inst.exec = ops::guarded;

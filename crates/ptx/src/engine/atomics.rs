@@ -3,6 +3,7 @@
 
 use super::control::NONE;
 use super::ctx::{Ctx, Lane};
+use super::half::{Binary16, Brain16, add_in_memory};
 use super::memory::{failed, lane_addresses, polled};
 use crate::inst::{Exec, Flow, Inst};
 use crate::types::Ty;
@@ -89,6 +90,16 @@ updates! {
     Cas32: u32, |old, b, c| if old == b { c } else { old };
     Cas64: u64, |old, b, c| if old == b { c } else { old };
     Exchange16: u16, |_old, b, _c| b;
+    AddF16: u16, |old, b, _c| add_in_memory::<Binary16>(old, b);
+    AddBf16: u16, |old, b, _c| add_in_memory::<Brain16>(old, b);
+    AddF16x2: u32, |old, b, _c| each_half(old, b, add_in_memory::<Binary16>);
+    AddBf16x2: u32, |old, b, _c| each_half(old, b, add_in_memory::<Brain16>);
+}
+
+/// The ISA leaves open whether a pair is one atomic access or two; here it is one.
+fn each_half(old: u32, b: u32, add: fn(u16, u16) -> u16) -> u32 {
+    let high = add((old >> 16) as u16, (b >> 16) as u16);
+    u32::from(high) << 16 | u32::from(add(old as u16, b as u16))
 }
 
 fn run<U: Update>(c: &mut Ctx, i: &Inst) -> Flow {
@@ -139,6 +150,10 @@ pub(crate) fn pick(op: &str, ty: Ty) -> Option<Exec> {
         ("add", U64 | S64) => run::<Add64>,
         ("add", F32) => run::<AddF32>,
         ("add", F64) => run::<AddF64>,
+        ("add", F16) => run::<AddF16>,
+        ("add", Bf16) => run::<AddBf16>,
+        ("add", F16x2) => run::<AddF16x2>,
+        ("add", Bf16x2) => run::<AddBf16x2>,
         ("min", U32) => run::<MinU32>,
         ("max", U32) => run::<MaxU32>,
         ("min", S32) => run::<MinS32>,

@@ -292,7 +292,7 @@ pub(crate) fn byte(c: &Ctx, address: u64) -> Option<u8> {
 impl Ctx {
     /// Reads a checked address.
     #[inline(always)]
-    fn peek<M: Copy>(&self, address: u64) -> M {
+    pub(super) fn peek<M: Copy>(&self, address: u64) -> M {
         // SAFETY: `addresses` found it aligned and inside a range that is readable for the length of the launch (or
         // inside the block's shared or local memory). Other threads may write device memory meanwhile, as on a GPU:
         // the value is then one or the other, because an aligned access of at most 8 bytes does not tear.
@@ -301,7 +301,7 @@ impl Ctx {
 
     /// Writes a checked address.
     #[inline(always)]
-    fn poke<M: Copy>(&mut self, address: u64, value: M) {
+    pub(super) fn poke<M: Copy>(&mut self, address: u64, value: M) {
         // SAFETY: as in `peek`.
         unsafe { (address as *mut M).write_volatile(value) }
     }
@@ -522,6 +522,43 @@ vectorised!(store, run_store, Memory, by_set);
 /// Host address for one lane of an access that needs no fast path: atomics.
 pub(crate) fn lane_addresses(c: &mut Ctx, i: &Inst, width: u64) -> Result<[u64; 32], Stop> {
     addresses::<false>(c, i, width, Access::Atomic)
+}
+
+/// One lane's address in `a`, with an offset that may not be the instruction's: as the program has it.
+pub(super) fn lane_address(c: &Ctx, i: &Inst, lane: usize, offset: i64) -> u64 {
+    if i.aux & NARROW != 0 {
+        u64::from(c.lane::<u32>(i.a, lane).wrapping_add(offset as u32))
+    } else {
+        c.lane::<u64>(i.a, lane).wrapping_add(offset as u64)
+    }
+}
+
+/// The host address of `width` bytes, a power of two, at an address in shared, global or generic memory.
+pub(super) fn reach(c: &mut Ctx, i: &Inst, address: u64, width: u64, access: Access) -> Result<u64, Stop> {
+    if address & (width - 1) != 0 {
+        return Err(Stop::Misaligned { address, access });
+    }
+    if i.aux & SPACE == SHARED {
+        return shared_address(c, address, width, access);
+    }
+    resolve(c, i, address, width, access)?;
+    Ok(address)
+}
+
+/// The host address of `width` bytes, a power of two, at an address in the block's shared memory.
+pub(super) fn shared_address(c: &Ctx, address: u64, width: u64, access: Access) -> Result<u64, Stop> {
+    if address & (width - 1) != 0 {
+        return Err(Stop::Misaligned { address, access });
+    }
+    let fits = c
+        .shared_bytes
+        .checked_sub(width)
+        .is_some_and(|room| address <= room);
+    if fits {
+        Ok(c.shared as u64 + address)
+    } else {
+        Err(Stop::Illegal { address, access })
+    }
 }
 
 /// Accesses in the parameter area of calls. A variable has `imm >> 32` bytes, and lane n's bytes of it begin `n` times

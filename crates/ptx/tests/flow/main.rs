@@ -4,6 +4,7 @@
 mod support;
 
 mod alignment;
+mod async_copy;
 mod atomics;
 mod barrier;
 mod branches;

@@ -7,7 +7,7 @@ use crate::want::{Want, bits_of, value};
 
 const SIGNED: [&str; 6] = ["eq", "ne", "lt", "le", "gt", "ge"];
 const UNSIGNED: [&str; 10] = ["eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"];
-const FLOAT: [&str; 14] = [
+pub const FLOAT: [&str; 14] = [
     "eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 ];
 
@@ -23,7 +23,7 @@ fn comparisons(ty: Ty) -> &'static [&'static str] {
 const ALL: [Ty; 11] = [B16, B32, B64, U16, U32, U64, S16, S32, S64, F32, F64];
 
 /// Whether `a` stands to `b` as `comparison` says; the unordered forms are true of a NaN.
-fn holds(ty: Ty, comparison: &str, a: u64, b: u64) -> bool {
+pub fn holds(ty: Ty, comparison: &str, a: u64, b: u64) -> bool {
     use std::cmp::Ordering::*;
     let order = match ty.float() {
         true => value(ty, a).partial_cmp(&value(ty, b)),

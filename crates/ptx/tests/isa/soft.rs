@@ -41,6 +41,8 @@ pub fn arithmetic(ty: Ty, operation: Operation, mode: Mode, operands: &[u64]) ->
         .map(|bits| if mode.ftz { flushed(ty, *bits) } else { *bits })
         .collect();
     let bits = match ty {
+        Ty::F16 => exact::<Half>(operation, mode.round, &operands, 11, 5),
+        Ty::BF16 => exact::<BFloat>(operation, mode.round, &operands, 8, 8),
         Ty::F32 => exact::<Single>(operation, mode.round, &operands, 24, 8),
         Ty::F64 => exact::<Double>(operation, mode.round, &operands, 53, 11),
         _ => panic!("no arithmetic in {ty:?}"),
@@ -61,6 +63,7 @@ pub fn float(ty: Ty, bits: u64) -> Want {
 /// A denormal becomes the zero of its sign.
 pub fn flushed(ty: Ty, bits: u64) -> u64 {
     let (fraction, exponent, sign) = match ty {
+        Ty::F16 => (0x3ff, 0x1f << 10, 1 << 15),
         Ty::F32 => (0x7f_ffff, 0xff << 23, 1 << 31),
         Ty::F64 => (0xf_ffff_ffff_ffff, 0x7ff << 52, 1 << 63),
         _ => panic!("no flushing in {ty:?}"),

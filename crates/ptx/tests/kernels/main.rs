@@ -8,5 +8,8 @@ mod support;
 mod dense;
 mod irregular;
 mod language;
+mod matrix;
+mod numbers;
 mod random;
 mod reductions;
+mod wmma;

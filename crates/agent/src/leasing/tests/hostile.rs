@@ -8,7 +8,7 @@ use divvy_arbiter::{MILLISECOND, SECOND, Terms};
 use divvy_ledger::{Gate, GateWord};
 
 use super::threads::Host;
-use super::world::{Load, World, share};
+use super::world::{A_PID, Load, World, share};
 use crate::api::events::EventKind;
 use crate::leasing::listener::MOST;
 
@@ -55,12 +55,15 @@ fn no_slice_waits_for_a_stopped_holder_and_it_comes_back() {
         world.run(MILLISECOND / 10);
     }
     world.tenants[0].stopped = true;
+    world.state.is_stopped = |pid| pid == A_PID;
     let before = world.tenants[1].ran;
     world.run(200 * MILLISECOND);
     assert!(
         world.tenants[1].ran - before >= 145 * MILLISECOND,
         "5 ms of lease, 40 of expiry"
     );
+    let told = &world.state.incidents.last().expect("an event").message;
+    assert!(told.starts_with("its process 4711 is stopped"), "{told}");
     assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
     assert!(world.state.leaseholders.values().next().expect("one").overdue);
     world.tenants[0].stopped = false;
@@ -74,6 +77,8 @@ fn no_slice_waits_for_a_stopped_holder_and_it_comes_back() {
 fn an_endless_kernel_is_told_of_and_its_slice_pays() {
     let mut world = two(Load::Endless);
     world.run(2 * SECOND);
+    let told = &world.state.incidents.last().expect("an event").message;
+    assert!(told.starts_with("its work outlasts its lease"), "{told}");
     assert_eq!(kinds(&mut world), [EventKind::Overdue, EventKind::Expired]);
     let views = world.state.views(world.now);
     // It is charged for all of the time for which both run.

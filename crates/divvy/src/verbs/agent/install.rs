@@ -104,7 +104,11 @@ pub fn uninstall(args: &Args) -> Result<u8, Fault> {
             "divvy-helper.service",
             "divvy-helper.socket",
         ] {
-            if args.place(&format!("/etc/systemd/system/{unit}")).exists() {
+            let folders = ["/etc/systemd/system", "/usr/lib/systemd/system"];
+            if folders
+                .iter()
+                .any(|folder| args.place(&format!("{folder}/{unit}")).exists())
+            {
                 args.step(&format!("stop and disable {unit}"), || {
                     systemctl(&["disable", "--now", unit])
                 })?;
@@ -153,7 +157,28 @@ fn there(place: &Path, file: &Installed) -> Result<There, Fault> {
     }
 }
 
+/// Where a distribution's package has put this file, if it has: the package then owns it.
+fn packaged(args: &Args, file: &Installed) -> Result<Option<PathBuf>, Fault> {
+    const PACKAGED: &str = "/usr/lib/systemd/system";
+    if file.is_settings {
+        return Ok(None);
+    }
+    let unit = Path::new(file.path);
+    let place = match unit.parent() {
+        Some(folder) if folder.ends_with("systemd/system") => args.place(&format!(
+            "{PACKAGED}/{}",
+            unit.file_name().unwrap_or_default().to_string_lossy()
+        )),
+        _ if args.place(&format!("{PACKAGED}/{}", UNITS[0])).exists() => args.place(file.path),
+        _ => return Ok(None),
+    };
+    Ok(matches!(there(&place, file)?, There::Same).then_some(place))
+}
+
 fn install_file(args: &Args, file: &Installed) -> Result<(), Fault> {
+    if let Some(place) = packaged(args, file)? {
+        return output::print(&format!("is there: {}, a package's", place.display()));
+    }
     let place = args.place(file.path);
     let shown = place.display();
     match there(&place, file)? {
@@ -171,6 +196,9 @@ fn install_file(args: &Args, file: &Installed) -> Result<(), Fault> {
 fn remove_file(args: &Args, file: &Installed) -> Result<(), Fault> {
     let place = args.place(file.path);
     let shown = place.display();
+    if packaged(args, file)?.is_some_and(|packaged| packaged == place) {
+        return output::print(&format!("kept: {shown}, a package's"));
+    }
     match there(&place, file)? {
         There::Nothing => Ok(()),
         There::Other if file.is_settings => output::print(&format!("kept: {shown}, which is yours")),
