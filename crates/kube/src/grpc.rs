@@ -7,40 +7,19 @@ use tonic::{Request, Response, Status};
 use crate::node::{Named, Node};
 
 /// Generated from the files in `proto/`.
-#[allow(
-    missing_docs,
-    clippy::all,
-    clippy::missing_errors_doc,
-    clippy::semicolon_if_nothing_returned,
-    clippy::uninlined_format_args,
-    reason = "generated"
-)]
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod pluginregistration {
     tonic::include_proto!("pluginregistration");
 }
 
 /// Messages of `v1`.
-#[allow(
-    missing_docs,
-    clippy::all,
-    clippy::missing_errors_doc,
-    clippy::semicolon_if_nothing_returned,
-    clippy::uninlined_format_args,
-    reason = "generated"
-)]
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod v1 {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
 
 /// Messages of `v1beta1`.
-#[allow(
-    missing_docs,
-    clippy::all,
-    clippy::missing_errors_doc,
-    clippy::semicolon_if_nothing_returned,
-    clippy::uninlined_format_args,
-    reason = "generated"
-)]
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod v1beta1 {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1beta1");
 }
