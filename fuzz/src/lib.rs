@@ -1,5 +1,6 @@
 //! What the fuzz targets share.
 
+pub mod claim;
 pub mod drive;
 pub mod frames;
 pub mod ledger;

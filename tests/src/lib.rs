@@ -2,12 +2,14 @@
 //! clients. The scenarios themselves are in `tests/stories`.
 #![forbid(unsafe_code)]
 
+pub mod api_server;
 pub mod booted;
 pub mod build;
 pub mod bundles;
 pub mod clients;
 pub mod containerd;
 pub mod containers;
+pub mod dra;
 pub mod golden;
 pub mod host;
 pub mod hostile;

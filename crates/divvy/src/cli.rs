@@ -8,7 +8,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     advise, agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
-    guest, history, inspect, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
+    guest, history, inspect, k8s, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -69,6 +69,8 @@ pub enum Verb {
     Remote(remote::Args),
     /// Give programs of a virtual machine a slice of a device: run, kit
     Guest(guest::Args),
+    /// Give pods of a Kubernetes cluster slices: dra-plugin
+    K8s(k8s::Args),
     /// Look after the agent
     Agent(agent::Args),
     /// Show everything about slices
@@ -142,6 +144,7 @@ impl Verb {
             Self::Gpu(args) => gpu::run(&args.verb, context),
             Self::Container(args) => container::run_grouped(&args.verb, context),
             Self::Remote(args) => remote::run(args, context),
+            Self::K8s(args) => k8s::run(args, context),
             Self::Agent(args) => agent::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Events(args) => events::run(args, context),
@@ -188,7 +191,7 @@ const LISTS: [(&str, &[&str]); 3] = [
         "Every day",
         &["run", "ps", "top", "devices", "slice", "resize", "kill", "doctor"],
     ),
-    ("Groups", &["gpu", "container", "remote", "guest", "agent"]),
+    ("Groups", &["gpu", "container", "remote", "guest", "k8s", "agent"]),
     (
         "More",
         &[

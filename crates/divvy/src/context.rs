@@ -25,6 +25,7 @@ pub struct Options {
 }
 
 /// See the module.
+#[derive(Clone, Debug)]
 pub struct Context {
     /// The settings.
     pub config: Config,

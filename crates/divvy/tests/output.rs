@@ -68,6 +68,7 @@ fn help_opens_with_examples() {
         "container",
         "remote",
         "guest",
+        "k8s",
         "config",
         "explain",
         "completions",

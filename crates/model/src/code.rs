@@ -166,6 +166,10 @@ codes! {
         "The administrator of this host says by `least_isolation` and `least_on_overuse` in the agent's configuration how weakly a slice may be isolated at most, and what at least follows when its programs take more than it has. Leave `--isolation` and `--on-overuse` out to have the minimum or more. `divvy config show --origin` shows both, and `divvy explain isolation` compares the levels."
     67 Guest ACT "a virtual machine cannot be served"
         "`divvy guest run` shares memory and a control channel with a machine, and needs a slice whose programs have workers. The message says what is lacking. A machine with the kit of another version is not served: `divvy guest kit DIR` writes the kit of this one."
+    68 Claim ACT "a claim cannot be prepared"
+        "The kubelet asked the DRA driver of this node for the devices of a ResourceClaim, and the claim, its parameters or the driver's records do not allow it. The pod's events show the message. The kubelet asks again until the pod is deleted. Nothing of the claim is left on the node meanwhile. docs/kubernetes.md lists the parameters."
+    69 Cluster ACT "the Kubernetes API server was not reached or refused"
+        "`divvy k8s dra-plugin` publishes this node's devices and reads claims. It needs Kubernetes 1.34 or later, and the right to read its node and claims, and to read and write ResourceSlices. The message says what the server answered."
     70 DoctorFailed ACT "doctor found a failure"
         "At least one check failed; each says what to do."
     71 EmulatedRuntime ACT "NVIDIA's CUDA runtime on an emulated device"
@@ -174,6 +178,8 @@ codes! {
         "A module that the program loads holds machine code for some GPUs and no PTX, and an emulated device runs PTX only. The load fails with error 209 (no binary for GPU). Build it with PTX (`nvcc -gencode arch=compute_75,code=compute_75`). For numba-cuda, install it without the package nvidia-nvjitlink, with which it compiles to machine code: `pip install numba-cuda nvidia-nvvm nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`. DIVVY_NOTICES=off turns the line on standard error off."
     73 EmulatedInstruction ACT "an instruction that the emulated device lacks"
         "A kernel of the program has a PTX instruction that the emulated device does not run, such as those of tensor cores, so its launch fails with error 801 (not supported). The line names the instruction and the kernel; other kernels of the module run. docs/emulated-device.md lists what is lacking. DIVVY_NOTICES=off turns the line on standard error off."
+    74 Kubelet ACT "the kubelet's sockets cannot be used"
+        "The DRA driver listens in the kubelet's folder, /var/lib/kubelet on most nodes, as root. `divvy k8s dra-plugin --kubelet-dir DIR` names another one."
     80 Visible ACT "no variables show these devices"
         "Each runtime reads its own variables and shows its own vendor's devices, and a CUDA program sees one MIG device at most. `divvy env explain` tells step by step what an environment shows."
     81 MigRequest USAGE "a MIG request was not understood"
@@ -263,7 +269,16 @@ mod tests {
         }
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut text = String::new();
-        for room in ["model", "device", "host", "container", "agent", "tunnel", "divvy"] {
+        for room in [
+            "model",
+            "device",
+            "host",
+            "container",
+            "agent",
+            "tunnel",
+            "kube",
+            "divvy",
+        ] {
             sources(&crates.join(room).join("src"), &mut text);
         }
         for code in Code::ALL {

@@ -22,6 +22,7 @@ mod frameworks;
 mod holder;
 #[path = "attacks.rs"]
 mod images;
+mod kubernetes;
 mod lasting;
 mod leases;
 mod lives;

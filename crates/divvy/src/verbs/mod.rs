@@ -16,6 +16,7 @@ pub mod gpu;
 pub mod guest;
 pub mod history;
 pub mod inspect;
+pub mod k8s;
 pub mod keep;
 pub mod kill;
 pub mod man;

@@ -11,7 +11,7 @@ use divvy_model::Fault;
 use crate::context::Context;
 
 pub use generate::refresh;
-pub use slice::{Made, Wanted, for_one, make};
+pub use slice::{Made, Wanted, described, for_one, make};
 
 /// Flags of `divvy container cdi`.
 #[derive(Debug, clap::Args)]

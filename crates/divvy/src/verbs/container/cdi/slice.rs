@@ -139,6 +139,26 @@ pub fn make(
     Ok(made)
 }
 
+/// Writes the CDI file of a slice that is there, unless it is there too. The device, as an engine's `--device` takes it.
+///
+/// # Errors
+/// What keeps the file from being written.
+pub fn described(slice: &SliceRecord, directory: &Path, context: &Context) -> Result<String, Fault> {
+    let device = format!("{}={}", cdi::SLICE_KIND, cdi::slice_name(slice));
+    let file = cdi::slice_file(slice);
+    if directory.join(&file).exists() {
+        return Ok(device);
+    }
+    let client = context.agent()?;
+    let (_, devices) = existing(&client, &slice.id)?;
+    let spec = describe(slice, &devices, &Wanted::default(), context)?;
+    check_free(directory, &file, &spec)?;
+    let path = cdi::write(directory, &file, &spec)?;
+    let path = std::path::absolute(&path).unwrap_or(path);
+    client.described(&slice.id, &path)?;
+    Ok(device)
+}
+
 /// The same for one container, whose configuration gets what the file would say.
 ///
 /// # Errors

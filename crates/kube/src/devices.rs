@@ -1,0 +1,468 @@
+//! The node's devices as ResourceSlices: each whole, and each in shares of memory, cores and slots. Both forms take the one
+//! counter of their device, so the scheduler gives out one form at a time.
+
+use std::collections::BTreeMap;
+
+use divvy_model::{DeviceKind, DeviceRecord, Vendor};
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, CounterSet, Device, DeviceAttribute,
+    DeviceCapacity, DeviceCounterConsumption, ResourcePool, ResourceSlice, ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use crate::DRIVER;
+use crate::quantity::{bytes, count};
+
+/// Memory is given out in multiples of so many bytes.
+pub const STEP: u64 = 256 << 20;
+/// The ends of names of devices that are given out in shares.
+const SHARED: &str = "-shared";
+/// The most slices of a device where the agent says nothing.
+const SLOTS: u64 = 16;
+/// Kubernetes' bounds: devices with counters in a ResourceSlice, and sets of counters in one.
+const MOST_DEVICES: usize = 64;
+const MOST_SETS: usize = 8;
+
+/// How a device is given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// To one claim alone.
+    Whole,
+    /// In shares.
+    Shared,
+}
+
+/// What the API server keeps of the fields that are newer than 1.34.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// All: each device in both forms.
+    Both,
+    /// No counters: shares only, because nothing would keep the forms apart.
+    SharedOnly,
+    /// No shares.
+    WholeOnly,
+}
+
+/// The node that the devices are of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The node's name, which is the pool's too.
+    pub node: String,
+    /// The node's UID; empty where it is not known.
+    pub uid: String,
+}
+
+/// A device's name in the pool: its UUID in a label's letters.
+#[must_use]
+pub fn name(device: &DeviceRecord) -> String {
+    let plain: String = device
+        .uuid
+        .to_ascii_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .take(63 - SHARED.len())
+        .collect();
+    plain.trim_matches('-').to_owned()
+}
+
+/// The device of this name in the pool, and the form in which it has it.
+#[must_use]
+pub fn find<'a>(devices: &'a [DeviceRecord], named: &str) -> Option<(&'a DeviceRecord, Form)> {
+    let of = |plain: &str| {
+        devices
+            .iter()
+            .find(|device| is_offered(device) && name(device) == plain)
+    };
+    match named.strip_suffix(SHARED) {
+        Some(plain) => of(plain).map(|device| (device, Form::Shared)),
+        None => of(named).map(|device| (device, Form::Whole)),
+    }
+}
+
+fn is_offered(device: &DeviceRecord) -> bool {
+    !device.is_divided() && device.memory_usable_bytes().0 >= STEP && !name(device).is_empty()
+}
+
+/// What a share can have of a device's memory at most: whole steps.
+#[must_use]
+pub fn shared_memory(device: &DeviceRecord) -> u64 {
+    device.memory_usable_bytes().0 / STEP * STEP
+}
+
+fn text(value: &str) -> Option<DeviceAttribute> {
+    // Kubernetes' bound of an attribute's text.
+    (!value.is_empty() && value.len() <= 64).then(|| DeviceAttribute {
+        string: Some(value.to_owned()),
+        ..DeviceAttribute::default()
+    })
+}
+
+/// A version in three numbers without leading zeros, as semantic versions are; none for what is none.
+fn version(value: &str) -> Option<DeviceAttribute> {
+    let mut numbers: Vec<u32> = value.split('.').map(str::parse).collect::<Result<_, _>>().ok()?;
+    if numbers.len() > 3 {
+        return None;
+    }
+    numbers.resize(3, 0);
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    Some(DeviceAttribute {
+        version: Some(numbers.join(".")),
+        ..DeviceAttribute::default()
+    })
+}
+
+fn architecture(compute_capability: &str) -> &'static str {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
+    let mut parts = compute_capability.split('.');
+    match (number(parts.next()), number(parts.next())) {
+        (Some(7), Some(5)) => "Turing",
+        (Some(7), _) => "Volta",
+        (Some(8), Some(9)) => "Ada Lovelace",
+        (Some(8), _) => "Ampere",
+        (Some(9), _) => "Hopper",
+        (Some(10 | 12), _) => "Blackwell",
+        _ => "",
+    }
+}
+
+/// NVIDIA's names where NVIDIA's driver has one, so that selectors carry over; ours beside them.
+fn attributes(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceAttribute> {
+    let facts = device.hardware.as_deref();
+    let kind = match (device.kind, form) {
+        (DeviceKind::Mig, Form::Whole) => "mig",
+        (DeviceKind::Mig, Form::Shared) => "mig-shared",
+        (_, Form::Whole) => "gpu",
+        (_, Form::Shared) => "gpu-shared",
+    };
+    let emulated = device.kind == DeviceKind::Emulated;
+    let vendor = match facts.map(|facts| facts.vendor) {
+        _ if emulated => "emulated",
+        Some(Vendor::Amd) => "amd",
+        Some(Vendor::Intel) => "intel",
+        Some(Vendor::Other) => "",
+        Some(Vendor::Emulated) => "emulated",
+        Some(Vendor::Nvidia) | None => "nvidia",
+    };
+    let place = device.mig_instance();
+    let int = |number: Option<u32>| {
+        number.map(|number| DeviceAttribute {
+            int: Some(number.into()),
+            ..DeviceAttribute::default()
+        })
+    };
+    let pci = if emulated { "" } else { device.pci_address.as_str() };
+    let all = [
+        ("type", text(kind)),
+        ("uuid", text(&device.uuid)),
+        ("productName", text(&device.name)),
+        ("vendor", text(vendor)),
+        ("architecture", text(architecture(&device.compute_capability))),
+        ("cudaComputeCapability", version(&device.compute_capability)),
+        ("index", int(Some(device.index))),
+        ("numaNode", int(facts.and_then(|facts| facts.numa_node))),
+        ("parentUUID", place.and_then(|place| text(&place.gpu_uuid))),
+        ("profile", place.and_then(|place| text(place.profile.as_deref()?))),
+        ("resource.kubernetes.io/pciBusID", text(pci)),
+    ];
+    let kept = all
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    kept.collect()
+}
+
+fn plain(value: k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> DeviceCapacity {
+    DeviceCapacity {
+        request_policy: None,
+        value,
+    }
+}
+
+fn capacity(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceCapacity> {
+    let slots = device
+        .sharing
+        .as_ref()
+        .map_or(SLOTS, |sharing| u64::from(sharing.slice_max).max(1));
+    let all = match form {
+        Form::Whole => vec![
+            ("memory", plain(bytes(device.memory_usable_bytes().0))),
+            ("cores", plain(count(100))),
+        ],
+        Form::Shared => {
+            let memory = shared_memory(device);
+            let range = |min, max, step| {
+                Some(CapacityRequestPolicyRange {
+                    min,
+                    max: Some(max),
+                    step: Some(step),
+                })
+            };
+            vec![
+                // A claim that names no memory has all of it, and one that names no cores is promised none.
+                (
+                    "memory",
+                    DeviceCapacity {
+                        value: bytes(memory),
+                        request_policy: Some(CapacityRequestPolicy {
+                            default: Some(bytes(memory)),
+                            valid_range: range(bytes(STEP), bytes(memory), bytes(STEP)),
+                            valid_values: None,
+                        }),
+                    },
+                ),
+                (
+                    "cores",
+                    DeviceCapacity {
+                        value: count(100),
+                        request_policy: Some(CapacityRequestPolicy {
+                            default: Some(count(0)),
+                            valid_range: range(count(0), count(100), count(1)),
+                            valid_values: None,
+                        }),
+                    },
+                ),
+                (
+                    "slots",
+                    DeviceCapacity {
+                        value: count(slots),
+                        request_policy: Some(CapacityRequestPolicy {
+                            default: Some(count(1)),
+                            valid_range: None,
+                            valid_values: Some(vec![count(1)]),
+                        }),
+                    },
+                ),
+            ]
+        }
+    };
+    all.into_iter()
+        .map(|(name, capacity)| (name.to_owned(), capacity))
+        .collect()
+}
+
+fn owner_counter() -> BTreeMap<String, Counter> {
+    [("owner".to_owned(), Counter { value: count(1) })].into()
+}
+
+fn offered(device: &DeviceRecord, form: Form, counters: bool) -> Device {
+    let plain = name(device);
+    let consumes = || {
+        vec![DeviceCounterConsumption {
+            counter_set: plain.clone(),
+            counters: owner_counter(),
+        }]
+    };
+    Device {
+        name: match form {
+            Form::Whole => plain.clone(),
+            Form::Shared => format!("{plain}{SHARED}"),
+        },
+        allow_multiple_allocations: (form == Form::Shared).then_some(true),
+        attributes: Some(attributes(device, form)),
+        capacity: Some(capacity(device, form)),
+        consumes_counters: counters.then(consumes),
+        ..Device::default()
+    }
+}
+
+/// The pool of a node: every ResourceSlice of one generation, sets of counters first. Their order of devices is the order
+/// in which the scheduler tries them: shares before whole devices, each by index.
+#[must_use]
+pub fn pool(owner: &Owner, devices: &[DeviceRecord], shape: Shape, generation: i64) -> Vec<ResourceSlice> {
+    let devices: Vec<&DeviceRecord> = devices.iter().filter(|device| is_offered(device)).collect();
+    let counters = shape == Shape::Both;
+    let forms: &[Form] = match shape {
+        Shape::Both => &[Form::Shared, Form::Whole],
+        Shape::SharedOnly => &[Form::Shared],
+        Shape::WholeOnly => &[Form::Whole],
+    };
+    let offers: Vec<Device> = forms
+        .iter()
+        .flat_map(|form| devices.iter().map(|device| offered(device, *form, counters)))
+        .collect();
+    let sets: Vec<CounterSet> = devices
+        .iter()
+        .filter(|_| counters)
+        .map(|device| CounterSet {
+            name: name(device),
+            counters: owner_counter(),
+        })
+        .collect();
+    let mut parts: Vec<(String, Option<Vec<CounterSet>>, Option<Vec<Device>>)> = Vec::new();
+    for (place, sets) in sets.chunks(MOST_SETS).enumerate() {
+        parts.push((format!("counters-{place}"), Some(sets.to_vec()), None));
+    }
+    for (place, offers) in offers.chunks(MOST_DEVICES).enumerate() {
+        parts.push((format!("devices-{place}"), None, Some(offers.to_vec())));
+    }
+    let total = i64::try_from(parts.len()).unwrap_or(i64::MAX);
+    let of_node = |uid: &str| {
+        vec![OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: owner.node.clone(),
+            uid: uid.to_owned(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }]
+    };
+    let slice = |(part, shared_counters, devices): (String, _, _)| ResourceSlice {
+        metadata: ObjectMeta {
+            name: Some(slice_name(&owner.node, &part)),
+            owner_references: (!owner.uid.is_empty()).then(|| of_node(&owner.uid)),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceSliceSpec {
+            driver: DRIVER.into(),
+            node_name: Some(owner.node.clone()),
+            pool: ResourcePool {
+                name: owner.node.clone(),
+                generation,
+                resource_slice_count: total,
+            },
+            shared_counters,
+            devices,
+            ..ResourceSliceSpec::default()
+        },
+    };
+    parts.into_iter().map(slice).collect()
+}
+
+/// The name of a ResourceSlice, of 253 characters at most.
+fn slice_name(node: &str, part: &str) -> String {
+    let end = format!("-{DRIVER}-{part}");
+    if node.len() + end.len() <= 253 {
+        return format!("{node}{end}");
+    }
+    // Nodes of long names, which may begin alike.
+    let digest = crate::state::digest(&[node]);
+    let start: String = node.chars().take(253 - end.len() - digest.len() - 1).collect();
+    format!("{start}-{digest}{end}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use divvy_model::{Bytes, Hardware};
+
+    use super::*;
+    use crate::quantity::whole;
+
+    pub(crate) fn device(index: u32) -> DeviceRecord {
+        DeviceRecord {
+            index,
+            uuid: format!("GPU-0000000{index}-0000-0000-0000-000000000000"),
+            name: "NVIDIA H200".into(),
+            kind: DeviceKind::Gpu,
+            profile: None,
+            pci_address: format!("0000:{index:02x}:00.0"),
+            memory_total_bytes: Bytes((140 << 30) + 77),
+            memory_reserved_bytes: Bytes(1 << 30),
+            memory_used_bytes: Bytes(0),
+            sm_count: 132,
+            compute_capability: "9.0".into(),
+            context_bytes: None,
+            sharing: None,
+            hardware: None,
+        }
+    }
+
+    fn owner(node: &str) -> Owner {
+        Owner {
+            node: node.into(),
+            uid: "n-1".into(),
+        }
+    }
+
+    #[test]
+    fn both_forms_exclude_each_other_and_follow_kubernetes_bounds() {
+        let all: Vec<DeviceRecord> = (0..40).map(device).collect();
+        let pool = pool(&owner("node"), &all, Shape::Both, 3);
+        let sets: Vec<usize> = pool
+            .iter()
+            .filter_map(|slice| Some(slice.spec.shared_counters.as_ref()?.len()))
+            .collect();
+        let devices: Vec<usize> = pool
+            .iter()
+            .filter_map(|slice| Some(slice.spec.devices.as_ref()?.len()))
+            .collect();
+        assert_eq!((sets, devices), (vec![8; 5], vec![64, 16]));
+        for slice in &pool {
+            assert_eq!(
+                (slice.spec.pool.generation, slice.spec.pool.resource_slice_count),
+                (3, 7)
+            );
+            assert!(slice.spec.shared_counters.is_none() || slice.spec.devices.is_none());
+        }
+        let first = &pool[5].spec.devices.as_ref().expect("devices")[0];
+        assert_eq!(first.name, "gpu-00000000-0000-0000-0000-000000000000-shared");
+        assert_eq!(first.allow_multiple_allocations, Some(true));
+        assert_eq!(
+            first.consumes_counters.as_ref().expect("one")[0].counter_set,
+            name(&all[0])
+        );
+        let memory = &first.capacity.as_ref().expect("capacities")["memory"];
+        let policy = memory.request_policy.as_ref().expect("a policy");
+        let range = policy.valid_range.as_ref().expect("a range");
+        let number = |quantity: &Option<_>| quantity.as_ref().and_then(whole).expect("a number");
+        let (max, step) = (number(&range.max), number(&range.step));
+        assert!(max.is_multiple_of(step) && max <= whole(&memory.value).expect("bytes"));
+        assert!(max <= all[0].memory_usable_bytes().0 && all[0].memory_usable_bytes().0 - max < step);
+        let whole_form = &pool[5].spec.devices.as_ref().expect("devices")[40];
+        assert_eq!(
+            (whole_form.name.as_str(), whole_form.allow_multiple_allocations),
+            (&*name(&all[0]), None)
+        );
+        for named in [&first.name, &whole_form.name] {
+            assert_eq!(find(&all, named).expect("it is one").0.index, 0);
+        }
+        assert!(find(&all, "gpu-9").is_none());
+    }
+
+    #[test]
+    fn attributes_have_nvidias_names() {
+        let mut mig = device(1);
+        mig.kind = DeviceKind::Mig;
+        let attributes = attributes(&device(0), Form::Whole);
+        let string = |name: &str| attributes[name].string.as_deref();
+        assert_eq!(string("type"), Some("gpu"));
+        assert_eq!(string("productName"), Some("NVIDIA H200"));
+        assert_eq!(string("architecture"), Some("Hopper"));
+        assert_eq!(string("resource.kubernetes.io/pciBusID"), Some("0000:00:00.0"));
+        assert_eq!(
+            attributes["cudaComputeCapability"].version.as_deref(),
+            Some("9.0.0")
+        );
+        assert_eq!(
+            super::attributes(&mig, Form::Whole)["type"].string.as_deref(),
+            Some("mig")
+        );
+        for text in ["", "9.x", "1.2.3.4", "-1"] {
+            assert_eq!(version(text), None, "{text}");
+        }
+        assert_eq!(
+            version("550.054.14").and_then(|found| found.version).as_deref(),
+            Some("550.54.14")
+        );
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_is_not_offered() {
+        let mut divided = device(0);
+        divided.hardware = Some(Box::new(Hardware {
+            mig_mode: Some(true),
+            ..Hardware::default()
+        }));
+        let shared = pool(&owner("node"), &[divided, device(1)], Shape::SharedOnly, 1);
+        assert_eq!(shared.len(), 1);
+        let devices = shared[0].spec.devices.as_ref().expect("devices");
+        assert!(devices.len() == 1 && devices[0].consumes_counters.is_none());
+        assert!(pool(&owner("node"), &[], Shape::Both, 1).is_empty());
+    }
+
+    #[test]
+    fn names_of_resource_slices_fit() {
+        let long = ["a", "b"].map(|end| format!("{}{end}", "n".repeat(252)));
+        let names = long.each_ref().map(|node| slice_name(node, "devices-0"));
+        assert!(names.iter().all(|name| name.len() <= 253) && names[0] != names[1]);
+        assert_eq!(slice_name("n1", "devices-0"), "n1-gpu.divvy.dev-devices-0");
+    }
+}

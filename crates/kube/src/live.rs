@@ -1,0 +1,118 @@
+//! A real API server: that of the pod's service account, or of KUBECONFIG.
+
+use std::time::Duration;
+
+use divvy_model::{Code, Fault};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client, Config};
+use tokio::runtime::Handle;
+
+use crate::DRIVER;
+use crate::cluster::{Cluster, Refusal};
+
+/// The time limit for each answer.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// See the module.
+pub struct Live {
+    client: Client,
+    runtime: Handle,
+}
+
+impl Live {
+    /// Finds it; nothing is sent yet. Calls have to come from threads that are not the runtime's own.
+    ///
+    /// # Errors
+    /// [`Code::Cluster`] where there is no service account and no kubeconfig, or one that is not understood.
+    pub async fn find() -> Result<Self, Fault> {
+        let cannot = |error: &dyn std::error::Error| {
+            Fault::new(Code::Cluster, "no way to a Kubernetes API server was found")
+                .because(error)
+                .hint("run this in a pod with a service account, or set KUBECONFIG")
+        };
+        let mut config = Config::infer().await.map_err(|error| cannot(&error))?;
+        config.connect_timeout = Some(TIMEOUT);
+        config.read_timeout = Some(TIMEOUT);
+        config.write_timeout = Some(TIMEOUT);
+        let client = Client::try_from(config).map_err(|error| cannot(&error))?;
+        Ok(Self {
+            client,
+            runtime: Handle::current(),
+        })
+    }
+
+    fn slices(&self) -> Api<ResourceSlice> {
+        Api::all(self.client.clone())
+    }
+
+    fn ask<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
+        self.runtime
+            .block_on(async { tokio::time::timeout(TIMEOUT, answer).await })
+            .map_err(|_| {
+                Refusal::Other(format!(
+                    "the API server did not answer within {} s",
+                    TIMEOUT.as_secs()
+                ))
+            })?
+            .map_err(|error| refusal(&error))
+    }
+}
+
+fn refusal(error: &kube::Error) -> Refusal {
+    match error {
+        kube::Error::Api(status) => {
+            let text = status.message.clone();
+            match status.code {
+                404 => Refusal::NotFound(text),
+                409 => Refusal::Conflict(text),
+                400 | 422 => Refusal::Invalid(text),
+                _ => Refusal::Other(text),
+            }
+        }
+        error => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            Refusal::Other(text)
+        }
+    }
+}
+
+impl Cluster for Live {
+    fn node_uid(&self, node: &str) -> Result<String, Refusal> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let found = self.ask(nodes.get(node))?;
+        Ok(found.metadata.uid.unwrap_or_default())
+    }
+
+    fn resource_slices(&self, node: &str) -> Result<Vec<ResourceSlice>, Refusal> {
+        let ours = ListParams::default().fields(&format!("spec.driver={DRIVER},spec.nodeName={node}"));
+        Ok(self.ask(self.slices().list(&ours))?.items)
+    }
+
+    fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        self.ask(self.slices().create(&PostParams::default(), slice))
+    }
+
+    fn replace(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        let name = slice.metadata.name.as_deref().unwrap_or_default();
+        self.ask(self.slices().replace(name, &PostParams::default(), slice))
+    }
+
+    fn delete(&self, name: &str) -> Result<(), Refusal> {
+        match self.ask(self.slices().delete(name, &DeleteParams::default())) {
+            Ok(_) | Err(Refusal::NotFound(_)) => Ok(()),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    fn claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, Refusal> {
+        let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
+        self.ask(claims.get(name))
+    }
+}

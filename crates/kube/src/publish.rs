@@ -1,0 +1,455 @@
+//! Brings the node's ResourceSlices to the API server, and looks at what it kept.
+//!
+//! A server whose feature gates are off drops fields without a word: a device that was to be shared looks dedicated. So what
+//! was published is read back. Where something is missing, the pool is published again in a form that the server keeps.
+
+use divvy_model::DeviceRecord;
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+
+use crate::cluster::{Cluster, Refusal};
+use crate::devices::{Owner, Shape, pool};
+
+/// How often a pool is written again after another writer came first.
+const ATTEMPTS: usize = 5;
+
+/// What was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The pool's generation; 0 for a pool that was always empty.
+    pub generation: i64,
+    /// In which form.
+    pub shape: Shape,
+    /// Whether anything had to be written.
+    pub changed: bool,
+    /// What the server did not keep, and what was published in its place.
+    pub fallback: Option<String>,
+}
+
+/// The publisher of one node.
+pub struct Publisher<'a> {
+    cluster: &'a dyn Cluster,
+    owner: Owner,
+    shape: Shape,
+    fallback: Option<String>,
+    /// What was asked for last and what the server kept of it, which may differ in the notation of numbers.
+    last: Option<(Vec<ResourceSlice>, Vec<ResourceSlice>)>,
+}
+
+impl<'a> Publisher<'a> {
+    /// Of a node. Nothing is sent yet.
+    #[must_use]
+    pub fn new(cluster: &'a dyn Cluster, node: &str) -> Self {
+        Self {
+            cluster,
+            owner: Owner {
+                node: node.to_owned(),
+                uid: String::new(),
+            },
+            shape: Shape::Both,
+            fallback: None,
+            last: None,
+        }
+    }
+
+    /// Publishes these devices, unless that is done.
+    ///
+    /// # Errors
+    /// What the API server refuses; publishing again later is right.
+    pub fn publish(&mut self, devices: &[DeviceRecord]) -> Result<Published, Refusal> {
+        if self.owner.uid.is_empty() {
+            self.owner.uid = self.cluster.node_uid(&self.owner.node)?;
+        }
+        let mut changed = false;
+        loop {
+            let lost = match self.write(devices) {
+                Ok((wrote, generation, lost)) => {
+                    changed |= wrote;
+                    if lost.is_empty() {
+                        return Ok(Published {
+                            generation,
+                            shape: self.shape,
+                            changed,
+                            fallback: self.fallback.clone(),
+                        });
+                    }
+                    lost
+                }
+                // A server may refuse what is left after it dropped a field.
+                Err(Refusal::Invalid(why)) if self.shape == Shape::Both => vec![Lost::Counters(why)],
+                Err(refusal) => return Err(refusal),
+            };
+            self.shape = below(self.shape, &lost)?;
+            let words: Vec<String> = lost.iter().map(Lost::words).collect();
+            let instead = match self.shape {
+                Shape::Both => "both forms",
+                Shape::SharedOnly => "shares only: no claim gets a whole device",
+                Shape::WholeOnly => "whole devices only: no claim gets a share",
+            };
+            self.fallback = Some(format!(
+                "the API server keeps no {}; published {instead}",
+                words.join(", no ")
+            ));
+            self.last = None;
+        }
+    }
+
+    /// Deletes what this node has published.
+    ///
+    /// # Errors
+    /// What the API server refuses.
+    pub fn withdraw(&mut self) -> Result<(), Refusal> {
+        self.last = None;
+        for slice in self.cluster.resource_slices(&self.owner.node)? {
+            self.cluster
+                .delete(slice.metadata.name.as_deref().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// Whether anything was written, the generation, and what of it was lost.
+    fn write(&mut self, devices: &[DeviceRecord]) -> Result<(bool, i64, Vec<Lost>), Refusal> {
+        let mut attempt = 0;
+        loop {
+            match self.write_once(devices) {
+                Err(Refusal::Conflict(_) | Refusal::NotFound(_)) if attempt + 1 < ATTEMPTS => attempt += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn write_once(&mut self, devices: &[DeviceRecord]) -> Result<(bool, i64, Vec<Lost>), Refusal> {
+        let there = self.cluster.resource_slices(&self.owner.node)?;
+        let newest = there
+            .iter()
+            .map(|slice| slice.spec.pool.generation)
+            .max()
+            .unwrap_or(0);
+        let same = pool(&self.owner, devices, self.shape, newest);
+        if is_same(&same, &there) || self.is_kept(&same, &there) {
+            return Ok((false, newest, Vec::new()));
+        }
+        let wanted = pool(&self.owner, devices, self.shape, newest + 1);
+        for slice in &wanted {
+            let old = there.iter().find(|old| old.metadata.name == slice.metadata.name);
+            let mut slice = slice.clone();
+            match old {
+                Some(old) => {
+                    slice
+                        .metadata
+                        .resource_version
+                        .clone_from(&old.metadata.resource_version);
+                    self.cluster.replace(&slice)?;
+                }
+                None => drop(self.cluster.create(&slice)?),
+            }
+        }
+        // Of an earlier install, or of more devices.
+        for old in &there {
+            if !wanted
+                .iter()
+                .any(|slice| slice.metadata.name == old.metadata.name)
+            {
+                self.cluster
+                    .delete(old.metadata.name.as_deref().unwrap_or_default())?;
+            }
+        }
+        let kept = self.cluster.resource_slices(&self.owner.node)?;
+        let lost = lost(&wanted, &kept);
+        self.last = Some((wanted, kept));
+        Ok((true, newest + 1, lost))
+    }
+
+    /// Whether this was published before, and the server still has what it kept of it then.
+    fn is_kept(&self, wanted: &[ResourceSlice], there: &[ResourceSlice]) -> bool {
+        self.last
+            .as_ref()
+            .is_some_and(|(asked, kept)| is_same(asked, wanted) && is_same(kept, there))
+    }
+}
+
+/// Whether these are the same ResourceSlices, in any order.
+fn is_same(some: &[ResourceSlice], others: &[ResourceSlice]) -> bool {
+    let same = |one: &ResourceSlice, other: &ResourceSlice| {
+        one.metadata.name == other.metadata.name && one.spec == other.spec
+    };
+    some.len() == others.len() && some.iter().all(|one| others.iter().any(|other| same(one, other)))
+}
+
+/// A field that the server did not keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Lost {
+    Sharing,
+    Policy,
+    Counters(String),
+    Slice(String),
+}
+
+impl Lost {
+    fn words(&self) -> String {
+        match self {
+            Self::Sharing => "allowMultipleAllocations (feature gate DRAConsumableCapacity)".into(),
+            Self::Policy => "requestPolicy (feature gate DRAConsumableCapacity)".into(),
+            Self::Counters(why) if why.is_empty() => "counters (feature gate DRAPartitionableDevices)".into(),
+            Self::Counters(why) => format!("counters (feature gate DRAPartitionableDevices: {why})"),
+            Self::Slice(name) => format!("ResourceSlice {name}"),
+        }
+    }
+}
+
+/// The form to publish in where this was lost.
+fn below(shape: Shape, lost: &[Lost]) -> Result<Shape, Refusal> {
+    let sharing = lost
+        .iter()
+        .any(|lost| matches!(lost, Lost::Sharing | Lost::Policy));
+    match shape {
+        _ if lost.iter().any(|lost| matches!(lost, Lost::Slice(_))) => Err(Refusal::Conflict(
+            "another writer changes this node's ResourceSlices".into(),
+        )),
+        Shape::Both | Shape::SharedOnly if sharing => Ok(Shape::WholeOnly),
+        Shape::Both => Ok(Shape::SharedOnly),
+        Shape::SharedOnly | Shape::WholeOnly => Err(Refusal::Invalid(
+            "the API server does not keep what was published, in any form".into(),
+        )),
+    }
+}
+
+fn lost(wanted: &[ResourceSlice], kept: &[ResourceSlice]) -> Vec<Lost> {
+    let mut lost = Vec::new();
+    let mut note = |what: Lost| {
+        if !lost.contains(&what) {
+            lost.push(what);
+        }
+    };
+    for slice in wanted {
+        let name = slice.metadata.name.clone().unwrap_or_default();
+        let Some(found) = kept.iter().find(|kept| kept.metadata.name == slice.metadata.name) else {
+            note(Lost::Slice(name));
+            continue;
+        };
+        if found.spec.pool != slice.spec.pool {
+            note(Lost::Slice(name));
+            continue;
+        }
+        let sets = |slice: &ResourceSlice| slice.spec.shared_counters.as_ref().map_or(0, Vec::len);
+        if sets(found) != sets(slice) {
+            note(Lost::Counters(String::new()));
+        }
+        let none = Vec::new();
+        let found = found.spec.devices.as_ref().unwrap_or(&none);
+        for device in slice.spec.devices.as_ref().unwrap_or(&none) {
+            let Some(kept) = found.iter().find(|kept| kept.name == device.name) else {
+                note(Lost::Slice(format!("{name}'s device {}", device.name)));
+                continue;
+            };
+            if device.allow_multiple_allocations.is_some() && kept.allow_multiple_allocations.is_none() {
+                note(Lost::Sharing);
+            } else if policies(device) != policies(kept) {
+                note(Lost::Policy);
+            }
+            if device.consumes_counters.is_some() && kept.consumes_counters.is_none() {
+                note(Lost::Counters(String::new()));
+            }
+        }
+    }
+    lost
+}
+
+fn policies(device: &Device) -> usize {
+    let all = device.capacity.iter().flatten();
+    all.filter(|(_, capacity)| capacity.request_policy.is_some())
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use k8s_openapi::api::resource::v1::ResourceClaim;
+
+    use super::*;
+    use crate::devices::tests::device;
+
+    /// An API server that has some gates off, refuses what Kubernetes refuses, and lets another writer come first.
+    #[derive(Default)]
+    struct StandIn {
+        slices: Mutex<Vec<ResourceSlice>>,
+        no_capacity: bool,
+        no_counters: bool,
+        strict: bool,
+        conflicts: Mutex<u32>,
+        writes: Mutex<u32>,
+        denied: Mutex<Option<Refusal>>,
+    }
+
+    impl StandIn {
+        fn kept(&self, slice: &ResourceSlice, version: u32) -> Result<ResourceSlice, Refusal> {
+            let mut kept = slice.clone();
+            kept.metadata.resource_version = Some(version.to_string());
+            if self.no_counters {
+                kept.spec.shared_counters = None;
+                if self.strict && kept.spec.devices.is_none() {
+                    return Err(Refusal::Invalid(
+                        "spec: exactly one of devices and sharedCounters is required".into(),
+                    ));
+                }
+            }
+            for device in kept.spec.devices.iter_mut().flatten() {
+                if self.no_counters {
+                    device.consumes_counters = None;
+                }
+                if self.no_capacity {
+                    device.allow_multiple_allocations = None;
+                    for capacity in device.capacity.iter_mut().flatten() {
+                        capacity.1.request_policy = None;
+                    }
+                }
+            }
+            Ok(kept)
+        }
+
+        fn write(&self) -> Result<u32, Refusal> {
+            if let Some(refusal) = self.denied.lock().expect("a lock").clone() {
+                return Err(refusal);
+            }
+            let mut conflicts = self.conflicts.lock().expect("a lock");
+            if *conflicts > 0 {
+                *conflicts -= 1;
+                return Err(Refusal::Conflict("the object has been modified".into()));
+            }
+            let mut writes = self.writes.lock().expect("a lock");
+            *writes += 1;
+            Ok(*writes)
+        }
+    }
+
+    impl Cluster for StandIn {
+        fn node_uid(&self, _: &str) -> Result<String, Refusal> {
+            Ok("n-1".into())
+        }
+        fn resource_slices(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
+            Ok(self.slices.lock().expect("a lock").clone())
+        }
+        fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+            let kept = self.kept(slice, self.write()?)?;
+            self.slices.lock().expect("a lock").push(kept.clone());
+            Ok(kept)
+        }
+        fn replace(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+            let kept = self.kept(slice, self.write()?)?;
+            let mut all = self.slices.lock().expect("a lock");
+            let old = all
+                .iter_mut()
+                .find(|old| old.metadata.name == slice.metadata.name);
+            let old = old.ok_or_else(|| Refusal::NotFound("gone".into()))?;
+            if old.metadata.resource_version != slice.metadata.resource_version {
+                return Err(Refusal::Conflict("an old version".into()));
+            }
+            *old = kept.clone();
+            Ok(kept)
+        }
+        fn delete(&self, name: &str) -> Result<(), Refusal> {
+            self.write()?;
+            let mut all = self.slices.lock().expect("a lock");
+            all.retain(|slice| slice.metadata.name.as_deref() != Some(name));
+            Ok(())
+        }
+        fn claim(&self, _: &str, name: &str) -> Result<ResourceClaim, Refusal> {
+            Err(Refusal::NotFound(name.into()))
+        }
+    }
+
+    #[test]
+    fn a_pool_is_written_once_and_again_when_it_changes() {
+        let server = StandIn::default();
+        let mut publisher = Publisher::new(&server, "node");
+        let first = publisher.publish(&[device(0)]).expect("published");
+        assert_eq!(
+            (first.generation, first.shape, first.changed),
+            (1, Shape::Both, true)
+        );
+        assert!(!publisher.publish(&[device(0)]).expect("the same").changed);
+        let second = publisher.publish(&[device(0), device(1)]).expect("published");
+        assert_eq!((second.generation, second.changed), (2, true));
+        // A driver that starts again finds its own pool.
+        let mut next = Publisher::new(&server, "node");
+        assert!(!next.publish(&[device(0), device(1)]).expect("the same").changed);
+        // Another writer's change, and what an earlier install left, go.
+        server.slices.lock().expect("a lock")[0].spec.pool.generation = 9;
+        let third = next.publish(&[device(0), device(1)]).expect("published");
+        assert_eq!((third.generation, third.changed), (10, true));
+        let mut stale = server.slices.lock().expect("a lock")[0].clone();
+        stale.metadata.name = Some("stale".into());
+        server.slices.lock().expect("a lock").push(stale);
+        next.publish(&[device(0), device(1)]).expect("published");
+        let all = server.slices.lock().expect("a lock").clone();
+        assert!(all.len() == 2 && all.iter().all(|slice| slice.spec.pool.generation == 11));
+        next.publish(&[]).expect("nothing is left");
+        assert!(server.slices.lock().expect("a lock").is_empty());
+        next.publish(&[device(0)]).expect("published");
+        next.withdraw().expect("deleted");
+        assert!(server.slices.lock().expect("a lock").is_empty());
+    }
+
+    #[test]
+    fn another_writer_that_comes_first_is_waited_out_and_no_longer() {
+        let server = StandIn::default();
+        let mut publisher = Publisher::new(&server, "node");
+        *server.conflicts.lock().expect("a lock") = 3;
+        publisher.publish(&[device(0)]).expect("published in the end");
+        *server.conflicts.lock().expect("a lock") = 1000;
+        let refused = publisher.publish(&[device(1)]).expect_err("always another");
+        assert!(matches!(refused, Refusal::Conflict(_)));
+        assert_eq!(*server.conflicts.lock().expect("a lock"), 1000 - 5);
+        *server.conflicts.lock().expect("a lock") = 0;
+        *server.denied.lock().expect("a lock") = Some(Refusal::Other("forbidden".into()));
+        assert_eq!(
+            publisher.publish(&[device(1)]),
+            Err(Refusal::Other("forbidden".into()))
+        );
+    }
+
+    #[test]
+    fn what_the_server_drops_is_seen_and_said() {
+        for (no_capacity, no_counters, strict, shape, named) in [
+            (true, true, false, Shape::WholeOnly, "DRAConsumableCapacity"),
+            (true, true, true, Shape::WholeOnly, "DRAConsumableCapacity"),
+            (true, false, false, Shape::WholeOnly, "DRAConsumableCapacity"),
+            (false, true, false, Shape::SharedOnly, "DRAPartitionableDevices"),
+            (false, true, true, Shape::SharedOnly, "DRAPartitionableDevices"),
+        ] {
+            let server = StandIn {
+                no_capacity,
+                no_counters,
+                strict,
+                ..StandIn::default()
+            };
+            let mut publisher = Publisher::new(&server, "node");
+            let found = publisher.publish(&[device(0), device(1)]).expect("published");
+            assert_eq!(found.shape, shape, "{no_capacity} {no_counters} {strict}");
+            assert!(
+                found.fallback.as_ref().is_some_and(|words| words.contains(named)),
+                "{found:?}"
+            );
+            // No device is left that looks dedicated and is shared, and none of the other form.
+            let all = server.slices.lock().expect("a lock").clone();
+            let devices: Vec<Device> = all
+                .into_iter()
+                .flat_map(|slice| slice.spec.devices.unwrap_or_default())
+                .collect();
+            assert_eq!(devices.len(), 2);
+            for device in devices {
+                assert_eq!(device.name.ends_with("-shared"), shape == Shape::SharedOnly);
+                assert_eq!(
+                    device.allow_multiple_allocations.is_some(),
+                    shape == Shape::SharedOnly
+                );
+            }
+            assert!(
+                !publisher
+                    .publish(&[device(0), device(1)])
+                    .expect("the same")
+                    .changed
+            );
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The fuzz target's corpus on stable, each input as it is and mutated.
+
+#[path = "../../../fuzz/src/claim.rs"]
+mod claim;
+
+const WORDS: [&str; 10] = [
+    "\"class\"",
+    "\"onOom\"",
+    "\"wait=1h\"",
+    "\"wait=\"",
+    "\"1e9x\"",
+    "-1",
+    "{}",
+    "null",
+    "\"\\u001b[31m\"",
+    "99999999999999999999",
+];
+
+#[test]
+fn parameters() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/claim_parameters");
+    let entries = std::fs::read_dir(folder).expect("a corpus");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    let inputs: Vec<Vec<u8>> = paths
+        .iter()
+        .map(|path| std::fs::read(path).expect("an input"))
+        .collect();
+    let read: Vec<bool> = inputs.iter().map(|input| claim::parameters(input)).collect();
+    assert_eq!(read, [true, false, false, true], "all, other, unknown, weight");
+    let mut dice = 29_u64;
+    let mut below = |end: usize| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        usize::try_from(dice % end.max(1) as u64).unwrap_or(0)
+    };
+    for input in &inputs {
+        for _ in 0..2000 {
+            let text = String::from_utf8_lossy(input).into_owned();
+            // A value or a name in the place of another.
+            let parts: Vec<&str> = text.split_inclusive([':', ',', '{', '}']).collect();
+            let mut parts: Vec<String> = parts.into_iter().map(str::to_owned).collect();
+            for _ in 0..=below(2) {
+                let at = below(parts.len());
+                let end: String = parts[at]
+                    .chars()
+                    .last()
+                    .filter(|c| ":,{}".contains(*c))
+                    .into_iter()
+                    .collect();
+                parts[at] = format!("{}{end}", WORDS[below(WORDS.len())]);
+            }
+            claim::parameters(parts.concat().as_bytes());
+        }
+    }
+}
