@@ -232,7 +232,7 @@ pub fn grammar() -> clap::Command {
         .mut_subcommand("slice", |slice| slice.mut_subcommand("create", device));
     let lists = lists(&grammar);
     grammar.help_template(format!(
-        "{{about}}\n\n{EXAMPLES}\n\n{{usage-heading}} {{usage}}\n{lists}\nOptions:\n{{options}}{{after-help}}"
+        "{{about}}\n{{usage-heading}} {{usage}}\n\n{EXAMPLES}\n{lists}\nOptions:\n{{options}}{{after-help}}"
     ))
 }
 

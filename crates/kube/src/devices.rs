@@ -264,6 +264,9 @@ fn offered(device: &DeviceRecord, form: Form, counters: bool) -> Device {
     }
 }
 
+/// What one slice of the pool holds: its name's end, and sets of counters or devices.
+type Part = (String, Option<Vec<CounterSet>>, Option<Vec<Device>>);
+
 /// The pool of a node: every ResourceSlice of one generation, sets of counters first. Their order of devices is the order
 /// in which the scheduler tries them: shares before whole devices, each by index.
 #[must_use]
@@ -287,7 +290,7 @@ pub fn pool(owner: &Owner, devices: &[DeviceRecord], shape: Shape, generation: i
             counters: owner_counter(),
         })
         .collect();
-    let mut parts: Vec<(String, Option<Vec<CounterSet>>, Option<Vec<Device>>)> = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
     for (place, sets) in sets.chunks(MOST_SETS).enumerate() {
         parts.push((format!("counters-{place}"), Some(sets.to_vec()), None));
     }
@@ -305,7 +308,7 @@ pub fn pool(owner: &Owner, devices: &[DeviceRecord], shape: Shape, generation: i
             block_owner_deletion: None,
         }]
     };
-    let slice = |(part, shared_counters, devices): (String, _, _)| ResourceSlice {
+    let slice = |(part, shared_counters, devices): Part| ResourceSlice {
         metadata: ObjectMeta {
             name: Some(slice_name(&owner.node, &part)),
             owner_references: (!owner.uid.is_empty()).then(|| of_node(&owner.uid)),

@@ -10,6 +10,9 @@ use super::*;
 use crate::DRIVER;
 use crate::devices::tests::device;
 
+/// A request's name, its device, and of a shared device the shareID, bytes of memory and cores.
+type Allocated<'a> = (&'a str, String, Option<(&'a str, u64, u64)>);
+
 /// What an agent and an API server would hold, and which call is to fail next.
 #[derive(Default)]
 struct World {
@@ -47,7 +50,7 @@ impl StandIn {
     }
 
     /// The scheduler's word: shares of `device` for each request.
-    fn allocate(&self, uid: &str, results: &[(&str, String, Option<(&str, u64, u64)>)]) -> Named {
+    fn allocate(&self, uid: &str, results: &[Allocated<'_>]) -> Named {
         let results: Vec<_> = results
             .iter()
             .map(|(request, device, share)| {
