@@ -9,10 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use divvy_agent::RunDir;
 use divvy_model::{Code, Fault};
+use rustix::fs::OFlags;
 
 use crate::context::Context;
 use crate::output;
@@ -24,13 +25,15 @@ pub struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9445")]
     listen: SocketAddr,
     /// The file with the token that a caller must have, mode 0600; made where it is missing [default: metrics.token in
-    /// the run directory]
+    /// the run directory, or in /etc/divvy where that directory is another user's]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
 /// The largest request, in bytes.
 const LARGEST: usize = 8 << 10;
+/// The longest token file, in bytes.
+const LONGEST: u64 = 4 << 10;
 /// How long a caller, and the agent, may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Callers at once. More are sent away.
@@ -42,10 +45,14 @@ const AT_ONCE: usize = 8;
 /// [`Code::AgentStart`] where it cannot listen; [`Code::Config`] for a token that others can read.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let run = context.run_dir()?;
-    let file = args
-        .token_file
-        .clone()
-        .unwrap_or_else(|| run.path().join("metrics.token"));
+    // The user of root's agent may write in its run directory: root looks for nothing there.
+    let is_own =
+        fs::symlink_metadata(run.path()).is_ok_and(|run| run.uid() == rustix::process::geteuid().as_raw());
+    let file = match &args.token_file {
+        Some(file) => file.clone(),
+        None if is_own => run.path().join("metrics.token"),
+        None => PathBuf::from("/etc/divvy/metrics.token"),
+    };
     token(&file)?;
     let cannot = |error: &io::Error| {
         Fault::new(Code::AgentStart, format!("cannot listen on {}", args.listen))
@@ -69,11 +76,14 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             callers.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let (callers, run, file) = (callers.clone(), run.clone(), file.clone());
-        std::thread::spawn(move || {
+        let (its, run, file) = (callers.clone(), run.clone(), file.clone());
+        let served = std::thread::Builder::new().spawn(move || {
             let _caller_is_gone = serve(stream, &run, &file);
-            callers.fetch_sub(1, Ordering::Relaxed);
+            its.fetch_sub(1, Ordering::Relaxed);
         });
+        if served.is_err() {
+            callers.fetch_sub(1, Ordering::Relaxed);
+        }
     }
     Ok(0)
 }
@@ -103,11 +113,24 @@ fn token(file: &Path) -> Result<String, Fault> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(cannot(error)),
     }
-    let meta = fs::metadata(file).map_err(cannot)?;
+    // What is looked at is what is read, and neither a link nor a device nor a pipe is opened for long.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(i32::try_from(flags.bits()).unwrap_or_default())
+        .open(file)
+        .map_err(cannot)?;
+    let meta = opened.metadata().map_err(cannot)?;
+    if !meta.is_file() || meta.uid() != rustix::process::geteuid().as_raw() || meta.len() > LONGEST {
+        return Err(fault("no file of this user's and of 4 KiB at most is")
+            .hint("remove it, and another one is made, or choose another by --token-file"));
+    }
     if meta.mode() & 0o077 != 0 {
         return Err(fault("others can read").hint("give it mode 0600 and another content"));
     }
-    let text = fs::read_to_string(file).map_err(cannot)?.trim().to_owned();
+    let mut text = String::new();
+    opened.take(LONGEST).read_to_string(&mut text).map_err(cannot)?;
+    let text = text.trim().to_owned();
     if text.len() < 16 {
         return Err(fault("there are fewer than 16 characters in").hint("remove it, and another one is made"));
     }
@@ -115,11 +138,17 @@ fn token(file: &Path) -> Result<String, Fault> {
 }
 
 fn serve(mut stream: TcpStream, run: &RunDir, file: &Path) -> io::Result<()> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
+    // In all, however the request comes in parts.
+    let deadline = Instant::now() + TIMEOUT;
     let mut request = Vec::new();
     let mut part = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LARGEST {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut part)? {
             0 => break,
             count => request.extend_from_slice(&part[..count]),
@@ -246,5 +275,21 @@ mod tests {
         open(0o600);
         fs::write(&file, "short").expect("written");
         assert!(token(&file).is_err());
+        fs::write(&file, "0".repeat(5000)).expect("written");
+        assert!(token(&file).is_err(), "too long");
+        fs::write(&file, "0".repeat(64)).expect("written");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        assert!(token(&link).is_err(), "a link is not followed");
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .expect("a pipe");
+        assert!(token(&pipe).is_err(), "a pipe holds nothing up");
     }
 }
