@@ -252,10 +252,10 @@ impl<'a> Broker<'a> {
                     return;
                 };
                 // The program sees that its worker is gone. It still has its part, which is another's only when the
-                // program's own end of the socket is closed.
+                // program's own end of the socket is closed: its thread says so, and then the host is told.
                 match self.programs[index].is_open {
                     true => self.programs[index].hang_up(),
-                    false => drop(self.programs.swap_remove(index)),
+                    false => self.programs[index].end(),
                 }
             }
             ToGuest::Hello { .. } => {}

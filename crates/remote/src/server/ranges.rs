@@ -48,8 +48,16 @@ impl Ranges {
         self.by_start.len()
     }
 
-    /// Enters memory that a call made.
+    /// Enters memory that a call made, or was told of: a module's variable is told of each time that it is asked for, and
+    /// the calls that use it go on.
     pub fn insert(&mut self, start: u64, bytes: u64, parent: Option<Id>) {
+        let known = self.by_start.get(&start);
+        let is_same = |known: &Range| {
+            known.ending == 0 && parent.is_some() && (known.bytes, known.parent) == (bytes, parent)
+        };
+        if known.is_some_and(is_same) {
+            return;
+        }
         if start != 0 && bytes != 0 && start.checked_add(bytes).is_some() {
             let range = Range {
                 bytes,
@@ -240,6 +248,22 @@ mod tests {
         assert!(ranges.hold(0x1000, 1));
         assert!(ranges.beginning(0x1001).is_none());
         assert!(ranges.beginning(0).is_some_and(|freed| freed.address == 0));
+    }
+
+    #[test]
+    fn a_variable_that_is_asked_for_again_is_still_in_use() {
+        let module = Id::new(Kind::Module, Origin::Client, 1);
+        let mut ranges = Ranges::default();
+        ranges.insert(0x1000, 16, Some(module));
+        let mut used = Vec::new();
+        assert!(ranges.take(0x1000, 16, &mut used));
+        ranges.insert(0x1000, 16, Some(module));
+        let own = Use::default();
+        let mut uses = Uses::new(&own);
+        ranges.begin_end_of(&[module], &mut uses);
+        assert!(!uses.are_over(0), "a copy goes on");
+        used.clear();
+        assert!(uses.are_over(0));
     }
 
     #[test]
