@@ -88,8 +88,7 @@ impl PageServers {
             );
         }
         slice.set_own_page_server(child);
-        slice.pages = Some(pages);
-        slice.write_grants();
+        slice.renew(pages);
         slice.record.state = SliceState::Running;
         let record = slice.stored_form();
         self.grants.lease_out(&state);

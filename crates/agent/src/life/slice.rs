@@ -210,23 +210,30 @@ impl Slice {
     }
 
     /// Decides what a lasting slice needs before it can be joined. Lost or damaged pages are given up as soon as no
-    /// process uses them.
+    /// process uses them. The fault is shown until a page server has other pages, because that start may fail too.
     pub fn need(&mut self) -> Need {
         if let Some(fault) = self.missing.clone().or_else(|| self.damage.clone()) {
             let may_answer = self.missing.is_some() && self.is_kept();
             if may_answer || self.may_be_in_use() {
                 return Need::Backoff(fault);
             }
-            self.missing = None;
-            self.damage = None;
-            self.found = None;
-            self.blind = false;
             self.pages = None;
         }
         match &self.pages {
             Some(_) if self.is_kept() => Need::Nothing,
             pages => Need::PageServer(pages.clone()),
         }
+    }
+
+    /// Takes the pages that its new page server has, in place of lost or damaged ones.
+    pub fn renew(&mut self, pages: Arc<Vec<Pages>>) {
+        if self.missing.take().is_some() || self.damage.take().is_some() {
+            self.found = None;
+            self.blind = false;
+        }
+        self.damage = None;
+        self.pages = Some(pages);
+        self.write_grants();
     }
 
     /// Notes a `divvy run` that joins; one that has ended does not.
