@@ -227,6 +227,7 @@ impl Arbiter {
             squared: 0,
             paid: 0,
             charged: 0,
+            waited: 0,
             shared: 0,
         });
         let now = self.clock.now();

@@ -23,7 +23,9 @@ impl Arbiter {
             held.charged_to = now;
             let paid = &mut self.tenant_mut(i).leaseholders[h].paid;
             *paid = paid.saturating_add(run);
-            if !waits {
+            if waits {
+                self.tenant_mut(i).leaseholders[h].waited += u128::from(run);
+            } else {
                 self.note_shared(i, h, run);
                 self.charge(i, h, run);
             }

@@ -48,6 +48,8 @@ pub(crate) struct Leaseholder {
     pub paid: Nanos,
     /// Everything it was charged here.
     pub charged: u128,
+    /// How long it held a lease here while the work of the tenant before was still in flight. It was not charged for that.
+    pub waited: u128,
     /// The part of its charge in which others had the device in turns with it, because a lease had expired.
     pub shared: Nanos,
 }

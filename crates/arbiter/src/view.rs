@@ -29,6 +29,9 @@ pub struct View {
     pub terms: Terms,
     /// Everything it was charged on the device, nanoseconds.
     pub charged: u128,
+    /// How long it held a lease on the device and was not charged, because the tenant before was charged for that time:
+    /// its work was still in flight. In nanoseconds. The device may run both in turns.
+    pub waited: u128,
     /// Device time it has to repay: to the others by virtual time, or to its own cap or budget, whichever is more.
     pub debt: Nanos,
     /// How long it has been waiting; 0 when it is not.
@@ -63,6 +66,7 @@ impl Arbiter {
             standing,
             terms: tenant.terms,
             charged: leaseholder.charged,
+            waited: leaseholder.waited,
             // A server's tenant runs ahead of the others by right.
             debt: if tenant.server.is_some() { 0 } else { to_others }
                 .max(to_cap)

@@ -284,7 +284,10 @@ fn a_slice_of_an_older_layout_is_shown_keeps_its_limit_and_is_left_alone() {
     system.start_agent();
     // No program uses it, so the agent would give it other pages, which this folder cannot have.
     until("the agent tried to renew it", || {
-        system.log_text().contains("cannot make the sockets").then_some(())
+        system
+            .log_text()
+            .contains("cannot make the sockets")
+            .then_some(())
     });
 
     let shown = system.json(["inspect", "old"]);

@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use divvy_arbiter::{DeviceId, MILLISECOND, Nanos, TenantId};
 
 use super::Leasing;
+use super::charges::entitled;
 use super::leaseholder::Leaseholder;
 use super::meter::{Meter, Use, by_slice};
 use super::state::State;
-use super::uncharged::{LEAST, Seen, totals, uncharged};
+use super::uncharged::{IN_FLIGHT, LEAST, Seen, totals, uncharged};
 use crate::api::events::EventKind;
 
 /// Two looks that differ by less than this part saw one clock.
@@ -72,6 +73,7 @@ impl State {
                 .filter(|_| !leaseholder.lone)
             else {
                 self.audited.seen.remove(&key);
+                self.audited.in_flight.insert(key, now.saturating_add(IN_FLIGHT));
                 continue;
             };
             let none = Vec::new();
@@ -82,12 +84,18 @@ impl State {
             }
             let mut now_seen = Seen {
                 at: now,
-                charged: view.charged,
+                charged: entitled(&view),
                 totals: totals(used),
                 beyond: false,
             };
             if let Some(before) = before {
-                let uncharged = uncharged(before, &now_seen, used);
+                let mut uncharged = uncharged(before, &now_seen, used);
+                // What was launched while its gate was open is charged to no lease.
+                match self.audited.in_flight.get(&key) {
+                    Some(until) if *until > now && uncharged > 0 => uncharged = 0,
+                    Some(_) => drop(self.audited.in_flight.remove(&key)),
+                    None => {}
+                }
                 now_seen.beyond = uncharged > 0;
                 let beyond = uncharged > 0 && before.beyond;
                 self.note_uncharged(number, device, beyond.then_some(uncharged));
@@ -97,6 +105,9 @@ impl State {
         let leaseholders = &self.leaseholders;
         self.audited
             .seen
+            .retain(|(number, _), _| leaseholders.contains_key(number));
+        self.audited
+            .in_flight
             .retain(|(number, _), _| leaseholders.contains_key(number));
     }
 

@@ -1,6 +1,6 @@
 //! What slices were charged for their leases, for the supervisor of those that are supervised.
 
-use divvy_arbiter::{Cap, Event, Nanos, Standing, TenantId};
+use divvy_arbiter::{Cap, Event, Nanos, Standing, TenantId, View};
 
 use super::Leasing;
 use super::state::State;
@@ -12,7 +12,8 @@ pub(crate) struct Charge {
     pub slice_id: String,
     /// The device, by UUID.
     pub device_uuid: String,
-    /// The charge, in nanoseconds.
+    /// The time that it may have used: what it was charged, and what it held a lease while the tenant before drained. In
+    /// nanoseconds.
     pub charged: Nanos,
     /// Its share of the device's time at present, in parts of 10,000.
     pub share: u32,
@@ -29,8 +30,14 @@ impl Leasing {
     }
 }
 
+/// The time that a tenant may have used without passing the gate. A latency-critical one gets its lease while the
+/// launches before still run: it is not charged for that time, and a device runs both in turns.
+pub(super) fn entitled(view: &View) -> u128 {
+    view.charged.saturating_add(view.waited)
+}
+
 impl State {
-    fn charges(&mut self, now: Nanos) -> Vec<Charge> {
+    pub(super) fn charges(&mut self, now: Nanos) -> Vec<Charge> {
         self.tell(now, &Event::Time);
         let mut all = Vec::new();
         for (number, leaseholder) in &self.leaseholders {
@@ -51,7 +58,7 @@ impl State {
                         .get(account.device.0 as usize)
                         .cloned()
                         .unwrap_or_default(),
-                    charged: view.map_or(0, |view| u64::try_from(view.charged).unwrap_or(u64::MAX)),
+                    charged: view.map_or(0, |view| u64::try_from(entitled(&view)).unwrap_or(u64::MAX)),
                     share: promised.max(account.effective),
                     counts: matches!(terms.cap, Cap::Hard) || wanted_by_others(account.device),
                     is_open: leaseholder.lone || view.is_none(),

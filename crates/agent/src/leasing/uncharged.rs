@@ -14,10 +14,14 @@ const FORGIVEN_OF_RATE: u32 = 2500;
 /// A shorter stretch proves nothing.
 pub(super) const LEAST: Nanos = 500 * MILLISECOND;
 
+/// For how long work goes on that was launched while the gate was open.
+pub(super) const IN_FLIGHT: Nanos = 5000 * MILLISECOND;
+
 /// The figures of the last look at a slice on a device.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub at: Nanos,
+    /// The time that it may have used, in nanoseconds: see `charges::entitled`.
     pub charged: u128,
     pub totals: HashMap<u32, Nanos>,
     /// The use was beyond the tolerance then already: one look in two may hit a long kernel's end.
@@ -28,6 +32,8 @@ pub(super) struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Audited {
     pub seen: HashMap<(u64, u32), Seen>,
+    /// Until when a tenant's use may be of launches that it made while its gate was open.
+    pub in_flight: HashMap<(u64, u32), Nanos>,
 }
 
 /// The total of each process, where the driver tells.

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use divvy_arbiter::{DeviceId, MILLISECOND, SECOND, Terms};
+use divvy_arbiter::{DeviceId, MILLISECOND, SECOND, TenantId, Terms};
 
 use super::world::{Load, World, share};
 use crate::api::events::EventKind;
+use crate::decide::supervise::ProcessId;
+use crate::decide::supervise::time::{Look, Step, Time, Used};
 use crate::leasing::Use;
 
 const KERNEL: u64 = MILLISECOND;
@@ -101,4 +103,90 @@ fn one_that_is_alone_is_not_compared() {
         world.run(SECOND);
     }
     assert!(world.state.incidents.is_empty());
+}
+
+/// The figures of one process of the first slice, `used` in all, and none of the others.
+fn look_at_first(world: &mut World, used: u64) {
+    let id = world.tenants[0].id.clone();
+    let by_slice = HashMap::from([(id.as_str(), vec![(100, Use::Total(used))])]);
+    world.state.take_samples(world.now);
+    world.state.compare(DeviceId(0), &by_slice, world.now);
+}
+
+/// How often it was told that a slice passes the gate.
+fn accusations(world: &World) -> usize {
+    let incidents = world.state.incidents.iter();
+    incidents.filter(|told| told.kind == EventKind::Uncharged).count()
+}
+
+#[test]
+fn a_latency_tenant_that_runs_beside_a_long_kernels_rest_passes_no_gate() {
+    let mut world = World::new();
+    let requests = Load::Requests(40 * MILLISECOND, 4, MILLISECOND);
+    world.add(Terms::latency(share(30)), requests);
+    world.add(Terms::weight(100), Load::Greedy(600 * MILLISECOND));
+    let mut time = Time::default();
+    let mut waited = 0;
+    for _ in 0..80 {
+        world.run(100 * MILLISECOND);
+        let number = world.state.number(&world.tenants[0].id).expect("it leases");
+        let view = world.state.arbiter.view(TenantId(number), DeviceId(0));
+        let view = view.expect("on that device");
+        waited = u64::try_from(view.waited).expect("seconds");
+        // A device that runs both in turns gives it half of the time in which it holds its lease beside the other.
+        let used = u64::try_from(view.charged).expect("seconds") + waited / 2;
+        look_at_first(&mut world, used);
+        let charges = world.state.charges(world.now);
+        let its = charges
+            .iter()
+            .find(|charge| charge.slice_id == world.tenants[0].id);
+        let its = its.expect("it leases");
+        let step = time.look(&Look {
+            at: world.now,
+            used: &[(
+                ProcessId {
+                    pid: 100,
+                    start_ticks: 1,
+                },
+                Used::Total(used),
+            )],
+            dead: 0,
+            charged: its.charged,
+            share: its.share,
+            counts: its.counts,
+            is_open: its.is_open,
+        });
+        assert_eq!(step, Step::Nothing, "at {} ms", world.now / MILLISECOND);
+    }
+    assert!(waited > SECOND, "it ran beside the other's rest: {waited} ns");
+    assert_eq!(accusations(&world), 0, "{:?}", world.state.incidents);
+}
+
+#[test]
+fn launches_from_the_time_of_an_open_gate_are_no_use_past_it() {
+    let mut world = World::new();
+    world.add(Terms::weight(100), Load::Nothing);
+    let mut used = 0;
+    for _ in 0..4 {
+        // Neighbours come and go. What the first launched while it was alone runs on beside the next.
+        world.run(SECOND);
+        used += SECOND;
+        look_at_first(&mut world, used);
+        let other = world.add(Terms::weight(100), Load::Greedy(KERNEL));
+        for _ in 0..3 {
+            world.run(600 * MILLISECOND);
+            used += 600 * MILLISECOND;
+            look_at_first(&mut world, used);
+        }
+        world.remove(other);
+    }
+    assert_eq!(accusations(&world), 0, "{:?}", world.state.incidents);
+    // Beside one that stays, such launches have an end.
+    world.add(Terms::weight(100), Load::Greedy(KERNEL));
+    for _ in 0..12 {
+        world.run(600 * MILLISECOND);
+        used += 600 * MILLISECOND;
+        look_at_first(&mut world, used);
+    }
+    assert_eq!(accusations(&world), 1, "{:?}", world.state.incidents);
 }
