@@ -52,7 +52,8 @@ impl Mode {
     pub fn not_protected(self) -> &'static str {
         match self {
             Self::Lease => {
-                "a program that sets out to bypass the gate; a kernel that never ends takes turns with the others"
+                "a program that sets out to bypass the gate, unless it is supervised or enforced; a kernel that never ends takes turns \
+                 with the others"
             }
             Self::Timeslice => {
                 "unequal requests: parts are equal, and each neighbour adds its whole turn to every wait"

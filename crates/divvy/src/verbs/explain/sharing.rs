@@ -56,8 +56,18 @@ pub fn story(entries: &[Entry]) -> String {
             entry.mode, entry.about, entry.take_when, entry.not_protected, entry.example
         ));
     }
+    text.push_str(LATENCY);
     text
 }
+
+/// What a latency-critical program sees beside long launches.
+const LATENCY: &str = "
+A latency-critical program (--class latency) goes before the others of a leased device. A request still waits for what a
+neighbour has on the device when it comes: one launch, where launches last 32 ms or more. Beside launches of 300 ms it may
+wait for 300 ms, because no device ends a launch early on request. Where the hardware runs programs in turns, it runs the
+request beside the rest of that launch: Divvy gives the lease at once. A launch that lasts much longer than expected loses
+its lease, and from then on the hardware's turns decide between the two.
+";
 
 /// The ways as a table.
 pub fn table(entries: &[Entry], _wide: bool) -> Table {
