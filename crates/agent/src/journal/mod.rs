@@ -3,6 +3,7 @@
 
 pub(crate) mod history;
 pub(crate) mod lines;
+mod remembered;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

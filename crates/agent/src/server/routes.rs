@@ -20,7 +20,6 @@ use super::connection::Caller;
 use crate::api::viewer::Viewer;
 use crate::api::{CreateSlice, CreatedSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
-use crate::journal::history::read_history;
 use crate::server::metrics;
 use crate::server::stream::EventLines;
 use crate::system::peer::Peer;
@@ -75,7 +74,7 @@ pub(super) fn router(agent: Agent) -> Router {
     let compute = shown(M::GET, "ComputeList", |call| items(call.daemon.leasing.views()));
     let history = shown(M::GET, "HistoryList", |call| {
         let viewer = Viewer::of(call.peer, call.daemon.uid);
-        items(viewer.history(read_history(&call.daemon.run)))
+        items(viewer.history(call.daemon.endings.history.newest(call.peer.uid)))
     });
     let devices = shown(M::GET, "DeviceList", |call| items(call.daemon.lists.devices()));
     let slices = shown(M::GET, "SliceList", slices).merge(asked(M::POST, "CreatedSlice", create));
