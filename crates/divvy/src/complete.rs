@@ -19,7 +19,7 @@ use crate::report;
 /// The variable with which a script says for which shell it asks.
 const VARIABLE: &str = "DIVVY_COMPLETE";
 /// Names that come later are left out: a person waits for the line.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIME_LIMIT: Duration = Duration::from_millis(500);
 
 /// The script that asks us, for a shell that has one.
 pub fn script(shell: &str) -> Option<String> {
@@ -127,7 +127,7 @@ fn candidates(kind: Kind, run_dir: Option<PathBuf>, typed: &OsStr) -> Vec<Comple
     std::thread::spawn(move || {
         let _too_late = sender.send(names(kind, run_dir).unwrap_or_default());
     });
-    let mut names = receiver.recv_timeout(PATIENCE).unwrap_or_default();
+    let mut names = receiver.recv_timeout(TIME_LIMIT).unwrap_or_default();
     let typed = typed.to_string_lossy();
     names.retain(|(name, _)| name.starts_with(&*typed));
     let candidate = |(name, about): (String, String)| CompletionCandidate::new(name).help(Some(about.into()));

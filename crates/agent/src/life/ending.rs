@@ -195,7 +195,10 @@ impl Endings {
         if busy > 0 {
             return Err(Fault::new(
                 Code::SliceBusy,
-                format!("{busy} processes live in slice `{}`", shown.name),
+                match busy {
+                    1 => format!("a process lives in slice `{}`", shown.name),
+                    _ => format!("{busy} processes live in slice `{}`", shown.name),
+                },
             )
             .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
         }

@@ -110,7 +110,7 @@ fn taken(name: &str, ends: Option<Duration>) -> Fault {
             .hint(format!(
                 "the name is free within {seconds} s: try again then, or choose another name"
             )),
-        None => fault.hint("choose another name, or let one be made up"),
+        None => fault.hint("choose another name; `divvy ps` shows whose slice has it"),
     }
 }
 

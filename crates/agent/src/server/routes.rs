@@ -84,6 +84,7 @@ pub(super) fn router(agent: Agent) -> Router {
         .route("/v1/events", get(events))
         .route("/v1/history", history)
         .route("/metrics", get(metrics))
+        .route("/healthz", get(healthy))
         .route("/v1/devices", devices)
         .route("/v1/devices/share", share_devices)
         .route("/v1/slices", slices)
@@ -176,8 +177,16 @@ async fn whole(request: Request, trusted: bool, timeout: Duration) -> Result<Req
     }
 }
 
-async fn unknown() -> Refusal {
-    Fault::new(Code::AgentVersion, "the agent knows no such request").into()
+async fn unknown() -> Response {
+    let fault = Fault::new(Code::AgentVersion, "the agent knows no such request");
+    let mut answer = Refusal::from(fault).into_response();
+    *answer.status_mut() = StatusCode::NOT_FOUND;
+    answer
+}
+
+/// For those who only look whether it answers.
+async fn healthy() -> &'static str {
+    "ok\n"
 }
 
 async fn events(
