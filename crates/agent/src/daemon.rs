@@ -130,7 +130,7 @@ impl Daemon {
         };
         let user = rustix::process::getuid();
         let uid = user.as_raw();
-        let journal = Arc::new(Journal::of(uid));
+        let journal = Arc::new(Journal::at(run.clone(), uid));
         journal.note(Incident {
             kind: EventKind::AgentStarted,
             slice: None,

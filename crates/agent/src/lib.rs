@@ -53,6 +53,7 @@ mod tests;
 pub use admission::owner::{Owner, owner, system_owner};
 pub use daemon::Daemon;
 pub use journal::history::read_history;
+pub use journal::kept::read_events;
 pub use keep::keep;
 pub use launch::client::Client;
 pub use launch::stage::{DropIns, Link, Pair, Stage, stage, stage_for_containers, stage_for_others};

@@ -210,10 +210,12 @@ pub const KEYS: [Key; 31] = [
 ];
 
 /// The settings that an agent goes by, whichever command starts it. What holds is what the agent has.
-const AGENTS: [&str; 15] = [
+const AGENTS: [&str; 17] = [
     "admit_others",
     "context_memory",
     "default_slice",
+    "emulated",
+    "idle_timeout",
     "idle_ttl",
     "least_isolation",
     "least_on_overuse",
@@ -267,7 +269,20 @@ pub struct Sources {
     pub system: Option<PathBuf>,
 }
 
+/// The host's settings, which the system's agent reads.
+pub const HOSTS_FILE: &str = "/etc/divvy/config.toml";
+
 impl Sources {
+    /// One file and nothing else, as an agent in a service reads it.
+    pub fn of_file(path: &Path) -> Self {
+        Self {
+            variable: |_| None,
+            files: vec![(path.into(), false)],
+            roots_only: false,
+            system: None,
+        }
+    }
+
     /// This process's environment and files; the folder's file for `run` only.
     pub fn of_process(for_run: bool) -> Self {
         let mut files = Vec::new();
@@ -280,7 +295,7 @@ impl Sources {
             .filter(|path| path.is_absolute())
             .or_else(|| home.map(|home| home.join(".config")));
         files.extend(user.map(|folder| (folder.join("divvy/config.toml"), false)));
-        files.push(("/etc/divvy/config.toml".into(), false));
+        files.push((HOSTS_FILE.into(), false));
         Self {
             variable: |name| std::env::var(name).ok(),
             files,
@@ -445,8 +460,8 @@ impl Config {
             context: self.get::<Bytes>("context_memory")?,
             least_isolation: self.get("least_isolation")?,
             least_on_overuse: self.get("least_on_overuse")?,
-            user_ttl: self.duration("user_ttl")?,
-            idle_ttl: self.duration("idle_ttl")?,
+            user_ttl: self.lifetime("user_ttl")?,
+            idle_ttl: self.lifetime("idle_ttl")?,
             texts: AGENTS
                 .iter()
                 .map(|key| ((*key).to_owned(), self.text(key).unwrap_or_default().to_owned()))
@@ -458,8 +473,17 @@ impl Config {
     }
 
     fn duration(&self, key: &str) -> Result<Option<Duration>, Fault> {
+        self.time(key, parse_duration)
+    }
+
+    /// How long slices live or stay.
+    fn lifetime(&self, key: &str) -> Result<Option<Duration>, Fault> {
+        self.time(key, a_second_at_least)
+    }
+
+    fn time(&self, key: &str, of: fn(&str) -> Result<Duration, Fault>) -> Result<Option<Duration>, Fault> {
         self.text(key)
-            .map(|text| parse_duration(text).map_err(|fault| self.blame(key, fault)))
+            .map(|text| of(text).map_err(|fault| self.blame(key, fault)))
             .transpose()
     }
 }
@@ -483,6 +507,21 @@ pub fn parse_duration(text: &str) -> Result<Duration, Fault> {
             Some(Duration::from_millis(number.checked_mul(scale)?))
         })
         .ok_or_else(|| bad(text, "write a duration such as `250ms`, `60s`, `5min` or `1h`"))
+}
+
+/// A duration for which something is to be there.
+///
+/// # Errors
+/// As [`parse_duration`]; a duration of less than a second.
+pub fn a_second_at_least(text: &str) -> Result<Duration, Fault> {
+    match parse_duration(text)? {
+        time if time >= Duration::from_secs(1) => Ok(time),
+        _ => Err(Fault::new(
+            Code::Config,
+            format!("`{text}` is no time in which a program can run"),
+        )
+        .hint("write 1s at least; without it there is no end")),
+    }
 }
 
 fn bad(what: &str, hint: &str) -> Fault {
@@ -719,6 +758,30 @@ mod tests {
             .expect_err("no unit");
         assert!(fault.causes[0].contains("config.toml"), "{fault:?}");
         assert!(config.agent_settings().is_err());
+    }
+
+    #[test]
+    fn a_slice_lives_for_a_second_at_least() {
+        for key in ["user_ttl", "idle_ttl"] {
+            for (time, is_right) in [("0s", false), ("0h", false), ("999ms", false), ("1s", true)] {
+                let config = read(&format!("{key} = \"{time}\""), "").expect("read");
+                let settings = config.agent_settings();
+                assert_eq!(settings.is_ok(), is_right, "{key} = {time}");
+                let Err(fault) = settings else { continue };
+                assert!(fault.hint.is_some() && fault.causes[0].contains(key), "{fault:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_agent_is_asked_what_it_has_of_all_its_settings() {
+        let settings = read("idle_timeout = \"50s\"\nemulated = \"l4\"", "").expect("read");
+        let texts = settings.agent_settings().expect("settings").texts;
+        assert_eq!(
+            (texts["idle_timeout"].as_str(), texts["emulated"].as_str()),
+            ("50s", "l4")
+        );
+        assert!(AGENTS.is_sorted() && AGENTS.iter().all(|name| KEYS.iter().any(|key| key.name == *name)));
     }
 
     #[test]

@@ -56,7 +56,7 @@ const CREATE: &str = "`divvy run --memory 4GiB PROGRAM` makes a slice for a prog
                       `divvy slice create NAME --memory 4GiB` one that stays";
 
 /// Flags. Several verbs have none of them.
-const FLAGS: [(&str, &str); 16] = [
+const FLAGS: [(&str, &str); 20] = [
     (
         "--all",
         "name the slices: `divvy ps -q` lists them, as in `divvy kill $(divvy ps -q)`",
@@ -83,8 +83,17 @@ const FLAGS: [(&str, &str); 16] = [
         "--mem",
         "`--memory 4GiB` is the slice's part of the device's memory",
     ),
+    (
+        "--no-stream",
+        "`divvy top -n 1` prints once, and so does each list",
+    ),
     ("--rm", DOCKER),
+    ("--time", TIME),
     ("--volume", DOCKER),
+    (
+        "-L",
+        "`divvy devices` lists the devices without a flag, `divvy devices -o wide` with their UUIDs",
+    ),
     (
         "-i",
         "`--device 0` chooses a device; a program has this terminal without a flag",
@@ -93,10 +102,12 @@ const FLAGS: [(&str, &str); 16] = [
         "-l",
         "`divvy ps --watch` prints again and again; `divvy top` is a screen",
     ),
+    ("-t", TIME),
     ("-v", DOCKER),
 ];
 
 const DEVICE: &str = "`--device 0,1` chooses devices, and `--memory 4GiB --compute 30%` how much of each";
+const TIME: &str = "`--ttl 10m` is how long a slice lives; a program has this terminal without a flag";
 const DOCKER: &str = "`divvy podman run` and `divvy docker run` take an engine's flags; `divvy run` starts a program \
                       in the environment it has";
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod complete;
 mod config;
 mod context;
 mod env;
@@ -23,6 +24,9 @@ fn main() -> ExitCode {
     // A runtime's words are not ours to parse: engines ask it for its `--version`.
     if let Some(words) = verbs::container::oci_runtime::words() {
         return verbs::container::oci_runtime::main(&words);
+    }
+    if complete::answer(cli::grammar) {
+        return ExitCode::SUCCESS;
     }
     divvy_agent::hold_back_file_size();
     let words = verbs::container::nri::words().unwrap_or_else(|| std::env::args_os().collect());

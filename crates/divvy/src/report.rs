@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use divvy_agent::REFUSED;
@@ -88,8 +89,19 @@ fn in_words(fault: &Fault, coloured: bool) -> String {
     text
 }
 
+/// Whether remarks are left out.
+static HUSHED: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out all remarks from now on: a shell completes a line, and shows what is said in the middle of it.
+pub fn hush() {
+    HUSHED.store(true, Ordering::Relaxed);
+}
+
 /// A remark on stderr that stops nothing.
 pub fn remark(text: &str) {
+    if HUSHED.load(Ordering::Relaxed) {
+        return;
+    }
     let _unheard = writeln!(std::io::stderr(), "divvy: {}", shown(text));
 }
 

@@ -19,6 +19,7 @@ schemas! {
     CdiSlice
     Code
     CodeList
+    ComputeList
     ConfigList
     DeviceList
     DoctorReport

@@ -137,3 +137,20 @@ fn the_env_level_tells_every_runtime() {
     );
     assert!(!environment.contains_key("DIVVY_SLICE"));
 }
+
+#[test]
+fn variables_are_json_where_output_is() {
+    let host = Host::new();
+    let words = ["env", "set", "--devices", "1", "--count", "2", "--for", "cuda"];
+    let variables = host.json(&words);
+    let shown = variables["CUDA_VISIBLE_DEVICES"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    // A format that is named is meant.
+    let shell = host.text(&[&["-o", "json"], &words[..], &["--format", "shell"]].concat());
+    assert!(
+        shell.contains(&format!("export CUDA_VISIBLE_DEVICES='{shown}'")),
+        "{shell}"
+    );
+}

@@ -94,7 +94,12 @@ fn prometheus_gets_the_figures_with_the_token_only() {
         assert!(figures.contains(name), "{name}: {figures}");
     }
     let taken = host.refused(&["agent", "metrics", "--listen", &address]);
-    assert!(taken.1.contains("cannot listen"), "{taken:?}");
+    let told = format!("cannot listen on {address}: another program listens there");
+    assert!(
+        taken.1.contains(&told) && taken.1.contains("hint: --listen"),
+        "{taken:?}"
+    );
+    assert!(!taken.1.contains("because"), "{taken:?}");
     // Another token counts from the next request on.
     std::fs::write(host.run_dir().join("metrics.token"), "another token, as long").expect("written");
     assert!(ask(&token).starts_with("HTTP/1.1 401"));

@@ -92,14 +92,24 @@ fn partitions_and_masks_of_a_captured_machine() {
 fn mps_and_virtual_gpus_say_what_is_not_there() {
     let host = Host::new();
     // An emulated device has an emulated daemon.
-    host.text(&["mps", "start"]);
+    assert!(
+        host.text(&["mps", "start"])
+            .starts_with("started the MPS daemon of GPU-")
+    );
+    assert!(
+        host.text(&["mps", "limit", "--compute", "30%"])
+            .starts_with("limited the clients of GPU-")
+    );
     assert_eq!(host.json(&["mps", "status"])["running"], true);
     let (status, said) = host.refused(&["mps", "partition", "2"]);
     assert!(
         status == 1 && said.contains("refuses `sm_partition add"),
         "{said}"
     );
-    host.text(&["mps", "stop"]);
+    assert!(
+        host.text(&["mps", "stop"])
+            .starts_with("ended the MPS daemon of GPU-")
+    );
     assert_eq!(host.json(&["mps", "status"])["running"], false);
     let root = host.folder().to_str().expect("a path").to_owned();
     let list = host.json(&["vgpu", "list", "--sysroot", &root]);

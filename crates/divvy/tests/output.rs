@@ -183,11 +183,13 @@ fn watching_prints_again_and_again() {
         .spawn()
         .expect("divvy starts");
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().expect("piped")));
-    let headers = lines
-        .by_ref()
-        .take(3)
-        .filter(|line| line.as_ref().is_ok_and(|line| line.starts_with("NAME")));
-    assert_eq!(headers.count(), 3);
+    let lines: Vec<String> = lines.by_ref().take(5).map(|line| line.expect("text")).collect();
+    // Each table says of when it is, and a line that is empty is between them.
+    assert!(lines[0].ends_with('Z') && lines[3] > lines[0], "{lines:?}");
+    assert!(
+        lines[1].starts_with("NAME") && lines[2].is_empty() && lines[4] == lines[1],
+        "{lines:?}"
+    );
     child.kill().expect("killed");
     child.wait().expect("reaped");
 }

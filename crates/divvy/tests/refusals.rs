@@ -269,3 +269,52 @@ fn refusals_are_json_where_output_is() {
     let (status, said) = host.refused(&["agent", "status"]);
     assert_eq!((status, said.contains("error[D0030]")), (3, true), "{said}");
 }
+
+#[test]
+fn a_taken_name_and_a_stale_runtime_directory_say_what_to_do() {
+    let host = Host::new();
+    host.text(&["slice", "create", "kept", "--memory", "1GiB"]);
+    let (_, said) = host.refused(&["slice", "create", "kept", "--memory", "1GiB"]);
+    // There NAME is no flag.
+    assert!(
+        said.contains("error[D0021]") && said.contains("another name") && !said.contains("--name"),
+        "{said}"
+    );
+    let output = host
+        .divvy(&[
+            "run",
+            "--run-dir",
+            "/proc/nope/divvy",
+            "--memory",
+            "1GiB",
+            "--",
+            "true",
+        ])
+        .env("XDG_RUNTIME_DIR", "/proc/nope")
+        .output()
+        .expect("divvy starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("error[D0040]") && said.contains("XDG_RUNTIME_DIR names `/proc/nope`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn one_process_is_no_plural() {
+    let host = Host::new();
+    host.text(&["slice", "create", "kept", "--memory", "1GiB"]);
+    let mut run = host
+        .divvy(&["run", "--slice", "kept", "--", "sleep", "600"])
+        .spawn()
+        .expect("divvy starts");
+    common::until("it runs", || host.slice("kept")["state"] == "running");
+    let (_, said) = host.refused(&["slice", "delete", "kept"]);
+    assert!(
+        said.contains("a process lives in slice `kept`") || said.contains("2 processes live"),
+        "{said}"
+    );
+    assert!(!said.contains("1 processes"), "{said}");
+    common::kill(run.id(), "TERM");
+    run.wait().expect("it ends");
+}

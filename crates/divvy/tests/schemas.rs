@@ -3,6 +3,8 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 
 use common::schema::complaints;
 use common::{Host, until};
@@ -22,6 +24,38 @@ fn checked(host: &Host, seen: &mut BTreeSet<String>, words: &[&str]) -> Value {
     assert!(wrong.is_empty(), "{words:?}: {wrong:#?}");
     seen.insert(kind);
     document
+}
+
+/// What the agent answers over HTTP: the status and the body.
+fn get(host: &Host, path: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(host.run_dir().join("agent.sock")).expect("it listens");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: divvy\r\nConnection: close\r\n\r\n"
+    )
+    .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head
+        .split(' ')
+        .nth(1)
+        .expect("a status")
+        .parse()
+        .expect("a number");
+    (status, body.to_owned())
+}
+
+#[test]
+fn a_path_that_there_is_not_is_not_found_and_health_is_a_word() {
+    let host = Host::new();
+    let _one = host.idle("one", "1GiB");
+    assert_eq!(get(&host, "/healthz"), (200, "ok\n".into()));
+    let (status, body) = get(&host, "/v1/nothing");
+    assert!(
+        status == 404 && body.contains("the agent knows no such request"),
+        "{status}: {body}"
+    );
 }
 
 #[test]
@@ -76,6 +110,15 @@ fn every_document_is_as_its_schema_says() {
     ] {
         checked(&host, &mut seen, words);
     }
+    // No verb prints this one; programs ask for it.
+    let (status, compute) = get(&host, "/v1/compute");
+    let compute: Value = serde_json::from_str(&compute).expect("a document");
+    assert_eq!(
+        (status, complaints("ComputeList", &compute)),
+        (200, Vec::new()),
+        "{compute}"
+    );
+    seen.insert("ComputeList".into());
     for line in host.text(&["-o", "json", "events"]).lines() {
         let event: Value = serde_json::from_str(line).expect("a line is a document");
         assert_eq!(complaints("Event", &event), [""; 0], "{line}");

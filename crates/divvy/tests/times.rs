@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
-use common::{Host, until};
+use common::{Host, kill, until};
 
 fn kinds_of_events(host: &Host) -> Vec<String> {
     let said = host.text(&["events", "-o", "json"]);
@@ -34,6 +36,97 @@ fn programs_end_with_the_time_of_their_slice() {
         .filter(|kind| *kind == "slice_expired")
         .count();
     assert_eq!(expired, 2);
+}
+
+#[test]
+fn a_run_that_was_stopped_keeps_no_slice_beyond_its_time() {
+    let host = Host::new();
+    // One that serves its slice by itself, and one that has joined.
+    host.text(&["slice", "create", "lesson", "--memory", "1GiB", "--ttl", "2s"]);
+    let start = |words: &[&str]| {
+        host.divvy(&[&["run"], words, &["--", "sleep", "1000"]].concat())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("divvy starts")
+    };
+    let mut runs = [
+        start(&["--slice", "lesson"]),
+        start(&["--name", "own", "--memory", "1GiB", "--ttl", "2s"]),
+    ];
+    until("both are there", || {
+        let slices = host.slices();
+        let runs = |name: &str| {
+            slices
+                .iter()
+                .any(|slice| slice["name"] == name && slice["state"] == "running")
+        };
+        runs("lesson") && runs("own")
+    });
+    runs.iter().for_each(|run| kill(run.id(), "STOP"));
+    // Meanwhile the name is taken, and for how long is said.
+    until("its time is over", || {
+        kinds_of_events(&host)
+            .iter()
+            .filter(|kind| *kind == "slice_expired")
+            .count()
+            == 2
+    });
+    let (_, said) = host.refused(&["run", "--name", "own", "--memory", "1GiB", "--", "true"]);
+    assert!(
+        said.contains("error[D0021]") && said.contains("the name is free within 1"),
+        "{said}"
+    );
+    until("both are gone", || host.slices().is_empty());
+    for run in &mut runs {
+        assert!(!run.wait().expect("it was killed").success());
+    }
+    host.text(&["run", "--name", "own", "--memory", "1GiB", "--", "true"]);
+}
+
+#[test]
+fn no_time_is_no_time_for_a_program() {
+    let host = Host::new();
+    for words in [
+        &["run", "--memory", "1GiB", "--ttl", "0s", "--", "true"][..],
+        &["slice", "create", "a", "--memory", "1GiB", "--ttl", "0h"],
+        &["slice", "create", "a", "--memory", "1GiB", "--idle-ttl", "0s"],
+        &["slice", "create", "a", "--memory", "1GiB", "--ttl", "20ms"],
+        &["container", "cdi", "slice", "--memory", "1GiB", "--ttl", "0s"],
+    ] {
+        let (_, said) = host.refused(words);
+        assert!(
+            said.contains("no time in which a program can run") && said.contains("hint: write 1s"),
+            "{said}"
+        );
+    }
+}
+
+/// What the agent answers to a request of ours.
+fn ask(host: &Host, method: &str, path: &str, body: &str) -> String {
+    let mut stream = UnixStream::connect(host.run_dir().join("agent.sock")).expect("it listens");
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: divvy\r\nContent-Type: application/json\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    answer
+}
+
+#[test]
+fn a_slice_that_goes_with_another_process_may_idle_no_longer_for_that() {
+    let host = Host::new();
+    host.text(&["slice", "create", "kept", "--memory", "1GiB", "--idle-ttl", "2s"]);
+    let answer = ask(&host, "POST", "/v1/slices/kept/attend", "{\"process\": 1}");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        host.text(&["inspect", "kept"])
+            .contains("until process 1 has ended")
+    );
+    until("it is deleted", || host.slices().is_empty());
 }
 
 #[test]
@@ -69,7 +162,7 @@ fn an_agent_reads_its_settings_again() {
         !text(&["slice", "create", "b", "--memory", "1GiB"]).0,
         "one is all"
     );
-    write("user_slices = 2\nquantum = \"10ms\"");
+    write("user_slices = 2\nquantum = \"10ms\"\nidle_timeout = \"50s\"");
     let shown = text(&["config", "show"]).1;
     let row = |shown: &str, key: &str| -> Vec<String> {
         let row = shown.lines().find(|line| line.starts_with(key)).expect("a row");
@@ -80,6 +173,12 @@ fn an_agent_reads_its_settings_again() {
         text(&["config", "check"])
             .1
             .contains("still has 1 for user_slices, not 2")
+    );
+
+    let checked = text(&["config", "check"]).1;
+    assert!(
+        checked.contains("still has 60s for idle_timeout, not 50s"),
+        "{checked}"
     );
 
     let status: serde_json::Value =
@@ -101,6 +200,48 @@ fn an_agent_reads_its_settings_again() {
         ["quantum", "10ms", "5ms"],
         "it needs another start"
     );
+    assert_eq!(
+        row(&shown, "idle_timeout"),
+        ["idle_timeout", "50s", "60s"],
+        "{shown}"
+    );
+    let told = host.text(&["events", "-o", "json"]);
+    assert!(
+        told.contains("when the agent starts again: idle_timeout, quantum"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_reload_while_the_agent_starts_does_not_end_it() {
+    let host = Host::new();
+    std::fs::create_dir_all(host.run_dir()).expect("a folder");
+    // It waits for the lock of an agent that is on its way out.
+    let lock = std::fs::File::create(host.run_dir().join("agent.lock")).expect("a file");
+    lock.lock().expect("free");
+    let mut agent = host
+        .divvy(&["agent", "serve"])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("divvy starts");
+    let waits = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", agent.id())).expect("it lives");
+        let files = files
+            .flatten()
+            .filter_map(|file| std::fs::read_link(file.path()).ok());
+        files.into_iter().any(|file| file.ends_with("agent.lock"))
+    };
+    until("it waits", waits);
+    kill(agent.id(), "HUP");
+    drop(lock);
+    until("it serves, or has ended", || {
+        host.run_dir().join("agent.sock").exists() || agent.try_wait().expect("ours").is_some()
+    });
+    until("the settings were read again", || {
+        kinds_of_events(&host).contains(&"settings_reloaded".to_owned())
+    });
+    host.text(&["agent", "stop"]);
+    agent.wait().expect("it has ended");
 }
 
 #[test]
@@ -122,6 +263,8 @@ fn what_no_agent_would_start_with_is_found_beforehand() {
         ("DIVVY_USER_MEMORY", "4"),
         ("DIVVY_USER_COMPUTE", "250%"),
         ("DIVVY_USER_TTL", "4"),
+        ("DIVVY_USER_TTL", "0s"),
+        ("DIVVY_IDLE_TTL", "10ms"),
         ("DIVVY_ISOLATION", "strong"),
         ("DIVVY_DEVICE", "tpu:"),
     ] {
@@ -133,4 +276,33 @@ fn what_no_agent_would_start_with_is_found_beforehand() {
         status == Some(1) && said.contains("no user would get a default slice"),
         "{said}"
     );
+}
+
+#[test]
+fn a_file_is_checked_as_a_service_s_agent_reads_it() {
+    let host = Host::new();
+    let file = host.folder().join("new.toml");
+    let check = |text: &str, variable: &str| {
+        std::fs::write(&file, text).expect("written");
+        let words = ["config", "check", file.to_str().expect("text")];
+        // What this user has set counts for this user's commands.
+        let output = host
+            .divvy(&words)
+            .env("DIVVY_USER_SLICES", variable)
+            .output()
+            .expect("divvy starts");
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).expect("text"),
+        )
+    };
+    assert_eq!(check("user_slices = 3", "2").0, Some(0));
+    let (status, said) = check("user_slices = 0", "2");
+    assert!(
+        status == Some(1) && said.contains("user_slices"),
+        "hidden by the variable: {said}"
+    );
+    assert_eq!(check("user_memory = [", "2").0, Some(1));
+    let (status, said) = host.refused(&["config", "check", "/nonexistent.toml"]);
+    assert!(status == 2 && said.contains("there is no file"), "{said}");
 }

@@ -160,6 +160,55 @@ fn without_a_screen_it_is_a_table_or_a_document() {
 }
 
 #[test]
+fn events_outlive_their_agent() {
+    let host = Host::new();
+    let numbers = || -> Vec<(u64, String)> {
+        let told = host.text(&["events", "-o", "json"]);
+        let events = told
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("an event"));
+        let of = |event: serde_json::Value| {
+            let kind = event["kind"].as_str().expect("a kind").to_owned();
+            (event["number"].as_u64().expect("a number"), kind)
+        };
+        events.map(of).collect()
+    };
+    host.text(&["run", "--memory", "1GiB", "--", "true"]);
+    host.text(&["agent", "stop"]);
+    let before = numbers();
+    assert!(before.iter().any(|(_, kind)| kind == "slice_ended"), "{before:?}");
+    let last = before.last().expect("an event").0.to_string();
+    assert_eq!(host.text(&["events", "--since", &last]), "");
+    host.text(&["run", "--memory", "1GiB", "--", "true"]);
+    let after = numbers();
+    assert!(
+        after.starts_with(&before) && after.len() > before.len(),
+        "{before:?}, {after:?}"
+    );
+    assert!(after.is_sorted_by(|one, next| one.0 < next.0), "{after:?}");
+}
+
+#[test]
+fn tables_in_a_pipe_say_of_when_they_are() {
+    let host = Host::new();
+    let mut child = host
+        .divvy(&["top", "--interval", "100ms"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("divvy starts");
+    let out = child.stdout.take().expect("piped");
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(out)).map(|line| line.expect("text"));
+    let lines: Vec<String> = lines.take(5).collect();
+    // A time, a table, a line that is empty, and again.
+    assert!(lines[0].starts_with("20") && lines[0].ends_with('Z'), "{lines:?}");
+    assert!(lines[1].starts_with("SLICE") && lines[2].is_empty(), "{lines:?}");
+    assert!(lines[3] > lines[0] && lines[4] == lines[1], "{lines:?}");
+    child.wait().expect("it ends without a reader");
+    // One alone is a table alone.
+    assert!(host.text(&["top", "-n", "1"]).starts_with("SLICE"));
+}
+
+#[test]
 fn events_tell_what_happened() {
     let host = Host::new();
     assert_eq!(host.text(&["events"]), "", "no agent, no events");

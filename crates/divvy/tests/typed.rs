@@ -77,6 +77,57 @@ fn words_of_other_tools_say_what_to_type() {
 }
 
 #[test]
+fn ten_commands_of_habit_do_what_is_meant_or_say_what_to_type() {
+    /// What a command does here.
+    enum Does {
+        /// It succeeds, and prints this.
+        Prints(&'static str),
+        /// It is refused, and the hint has this.
+        Teaches(&'static str),
+    }
+    use Does::{Prints, Teaches};
+    let host = Host::new();
+    host.text(&["slice", "create", "spare", "-m", "1GiB"]);
+    let _tenant = host.idle("train", "1GiB");
+    for (from, line, does) in [
+        (
+            "docker",
+            "run --rm --gpus all true",
+            Teaches("`divvy podman run`"),
+        ),
+        ("docker", "stats --no-stream", Teaches("`divvy top -n 1`")),
+        ("docker", "stop train", Prints("train")),
+        ("docker", "rm spare", Prints("spare")),
+        (
+            "srun",
+            "run --gres=gpu:1 --mem=4G python x.py",
+            Teaches("`--device 0,1`"),
+        ),
+        ("srun", "run -m 1G -t 00:10:00 true", Teaches("`--ttl 10m`")),
+        ("kubectl", "get pods", Teaches("`divvy ps`")),
+        ("kubectl", "describe train", Teaches("`divvy inspect NAME`")),
+        ("kubectl", "logs -f train", Teaches("`divvy events`")),
+        ("nvidia-smi", "nvidia-smi -l 1", Teaches("`divvy devices`")),
+        ("nvidia-smi", "devices -L", Teaches("`divvy devices`")),
+        ("nvidia-smi", "ls -q", Prints("")),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        match does {
+            Prints(text) => assert!(host.text(&words).contains(text), "{from}: {line}"),
+            Teaches(text) => {
+                let (status, said) = host.refused(&words);
+                let usage = if words[0] == "run" { 125 } else { 2 };
+                assert_eq!(status, usage, "{from}: {line}: {said}");
+                assert!(
+                    said.contains("hint: ") && said.contains(text),
+                    "{from}: {line}: {said}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn verbs_of_other_tools_do_what_they_do_there() {
     let host = Host::new();
     host.text(&["slice", "create", "kept", "-m", "2GiB"]);

@@ -59,6 +59,10 @@ const KINDS: &[(&str, Body)] = &[
     ),
     ("Code", Of("crates/divvy/src/verbs/explain/mod.rs", "Entry")),
     ("CodeList", List("crates/divvy/src/verbs/explain/mod.rs", "Entry")),
+    (
+        "ComputeList",
+        List("crates/agent/src/api/compute.rs", "ComputeRecord"),
+    ),
     ("ConfigList", List("crates/divvy/src/config.rs", "Value")),
     ("DeviceList", List("crates/model/src/device.rs", "DeviceRecord")),
     (

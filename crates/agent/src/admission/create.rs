@@ -17,7 +17,7 @@ use crate::journal::Journal;
 use crate::life::anchor::unix_seconds;
 use crate::life::anchors::LifetimeAnchors;
 use crate::life::ending::Endings;
-use crate::life::names::{default_slice_name, fresh_id};
+use crate::life::names::{default_slice_name, fresh_id, named};
 use crate::life::page_servers::PageServers;
 use crate::life::records::store;
 use crate::modes::keep::Modes;
@@ -87,6 +87,11 @@ impl Requests {
                     held = Some(self.modes.make_instance(&wanted.ask, fault)?);
                 }
                 Err(fault) if fault.code == Code::DeviceFull && self.memory_may_come_back(begin) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(fault)
+                    if fault.code == Code::NameTaken && self.name_may_be_free(begin, peer, &wanted) =>
+                {
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 outcome => {
@@ -278,6 +283,16 @@ impl Requests {
         const MOMENT: Duration = Duration::from_millis(500);
         let ended_at = self.state.lock().ended_at;
         begin.elapsed() < MOMENT && ended_at.is_some_and(|ended| ended.elapsed() < 2 * MOMENT)
+    }
+
+    /// A slice whose `divvy run` was killed goes with the next look at it, if no process of it is left. A command that
+    /// comes in that moment gets the name.
+    fn name_may_be_free(&self, begin: Instant, peer: Peer, wanted: &Wanted) -> bool {
+        const MOMENT: Duration = Duration::from_millis(500);
+        let state = self.state.lock();
+        let name = wanted.ask.request.name.as_deref().unwrap_or_default();
+        begin.elapsed() < MOMENT
+            && named(&state, peer.uid, name).is_some_and(|slice| !slice.record.lasting && !slice.is_kept())
     }
 
     /// Gives the caller a place in the queue, or tells how the one it has stands.

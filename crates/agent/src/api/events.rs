@@ -95,7 +95,7 @@ impl EventKind {
 /// the next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord {
-    /// Its number, from 1; each agent counts its own.
+    /// Its number, from 1; the next agent counts on.
     pub number: u64,
     /// The time: RFC 3339, UTC.
     pub at: String,

@@ -33,6 +33,8 @@ pub fn ending(lasting: bool, kept: bool, may_be_in_use: impl FnOnce() -> bool) -
 
 /// How long programs may take to end after their slice's time is over.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long programs that are killed may take to be gone. What keeps the slice is ended then, whatever is left.
+const LAST: Duration = Duration::from_secs(5);
 
 /// What is due to a slice whose time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,8 @@ pub enum Expiry {
     Wait,
     /// They are killed.
     Kill,
+    /// They are killed, and so are the `divvy run`s that keep the slice without them.
+    TakeBack,
 }
 
 /// What is due at `now`, in seconds since 1970; nothing where the slice has no end, or has time. `asked`: how long ago
@@ -53,16 +57,29 @@ pub fn expiry(record: &SliceRecord, now: u64, asked: Option<Duration>) -> Option
     Some(match asked {
         None => Expiry::Ask,
         Some(since) if since < GRACE => Expiry::Wait,
-        Some(_) => Expiry::Kill,
+        Some(since) if since < GRACE + LAST => Expiry::Kill,
+        Some(_) => Expiry::TakeBack,
     })
 }
 
-/// Whether a slice in which nothing has run for `idle` is to be deleted. One that goes with something else stays for
-/// as long as that.
+/// Within how long a slice whose time is over is gone, at `now` in seconds since 1970; nothing where it has no end, or
+/// has time.
+#[must_use]
+pub fn gone_within(record: &SliceRecord, now: u64) -> Option<Duration> {
+    /// A look may come a second late at each step.
+    const LATE: Duration = Duration::from_secs(2);
+    let over = record.expires_unix_s.and_then(|at| now.checked_sub(at))?;
+    let left = (GRACE + LAST + LATE).saturating_sub(Duration::from_secs(over));
+    Some(left.max(Duration::from_secs(1)))
+}
+
+/// Whether a slice in which nothing has run for `idle` is to be deleted. Only one that goes with a path stays as long as
+/// that: no tenant can name a path. A tenant can name any process, and any time for a container to come.
 #[must_use]
 pub fn idled_out(record: &SliceRecord, idle: Duration) -> bool {
     let limit = record.terms.idle_ttl_s;
-    record.lasting && record.lifetime_anchor.is_none() && limit > 0 && idle.as_secs() >= limit
+    let is_kept = matches!(record.lifetime_anchor, Some(LifetimeAnchor::Path(_)));
+    record.lasting && !is_kept && limit > 0 && idle.as_secs() >= limit
 }
 
 /// Gives a new slice the times of the settings. Root and the agent's own user, who are trusted, have as long as they ask
@@ -72,10 +89,7 @@ pub fn idled_out(record: &SliceRecord, idle: Duration) -> bool {
 /// [`Code::QuotaFull`] for a longer life than a user's slice may have.
 pub fn bound(record: &mut SliceRecord, settings: &Settings, is_trusted: bool) -> Result<(), Fault> {
     let (asked, idle) = (record.terms.ttl_s, record.terms.idle_ttl_s);
-    let of = |time: Option<Duration>| {
-        time.filter(|_| !is_trusted)
-            .map_or(0, |time| time.as_secs().max(1))
-    };
+    let of = |time: Option<Duration>| time.filter(|_| !is_trusted).map_or(0, |time| time.as_secs());
     let (longest, longest_idle) = (of(settings.user_ttl), of(settings.idle_ttl));
     if longest > 0 && asked > longest {
         return Err(Fault::new(
@@ -99,13 +113,16 @@ pub fn bound(record: &mut SliceRecord, settings: &Settings, is_trusted: bool) ->
 /// # Errors
 /// [`Code::UnknownSlice`] where its time is over.
 pub fn check_time(record: &SliceRecord, now: u64) -> Result<(), Fault> {
-    match expiry(record, now, None) {
+    match gone_within(record, now) {
         None => Ok(()),
-        Some(_) => Err(Fault::new(
+        Some(within) => Err(Fault::new(
             Code::UnknownSlice,
             format!("the time of slice `{}` is over", record.name),
         )
-        .hint("it is being deleted; make it again in a moment")),
+        .hint(format!(
+            "it is gone within {} s, and can be made again then",
+            within.as_secs()
+        ))),
     }
 }
 

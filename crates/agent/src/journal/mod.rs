@@ -1,8 +1,10 @@
-//! The recent events, and a signal for readers that wait for more. When the journal is full, the user with the most
+//! The recent events, and a signal for readers that wait for more. They are kept for the next agent. When the journal is full, the user with the most
 //! events loses the oldest: a user that makes many pushes out its own.
 
 pub(crate) mod history;
+pub(crate) mod kept;
 pub(crate) mod lines;
+mod remembered;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +13,9 @@ use tokio::sync::watch;
 
 use crate::api::events::{EventKind, EventRecord};
 use crate::api::viewer::Viewer;
+use crate::journal::kept::{Entry, Kept};
 use crate::journal::lines::Lines;
+use crate::start::rundir::RunDir;
 use crate::system::clock;
 
 /// The number of events that are remembered.
@@ -41,6 +45,8 @@ pub(crate) struct Incident {
 #[derive(Debug)]
 pub(crate) struct Journal {
     events: Mutex<VecDeque<Entry>>,
+    /// The file that keeps them; it is written while they are locked.
+    kept: Option<Mutex<Kept>>,
     /// The number of the last event.
     last: watch::Sender<u64>,
     /// The lines of each user that are written to the log too.
@@ -49,17 +55,11 @@ pub(crate) struct Journal {
     agent: u32,
 }
 
-#[derive(Debug)]
-struct Entry {
-    /// The slice's user, for an event about a slice.
-    owner: Option<u32>,
-    event: EventRecord,
-}
-
 impl Default for Journal {
     fn default() -> Self {
         Self {
             events: Mutex::default(),
+            kept: None,
             last: watch::Sender::new(0),
             lines: Lines::default(),
             agent: 0,
@@ -69,8 +69,33 @@ impl Default for Journal {
 
 impl Journal {
     /// An empty journal for an agent of this user.
+    #[cfg(test)]
     pub fn of(agent: u32) -> Self {
         Self {
+            agent,
+            ..Self::default()
+        }
+    }
+
+    /// The journal of a run directory, for an agent of this user: it goes on where the agent before ended.
+    pub fn at(run: RunDir, agent: u32) -> Self {
+        let mut events = VecDeque::new();
+        let mut number = 0;
+        for entry in kept::left(&run) {
+            // Numbers rise, whatever the file says.
+            if entry.event.number <= number {
+                continue;
+            }
+            number = entry.event.number;
+            if events.len() == REMEMBERED {
+                make_room(&mut events);
+            }
+            events.push_back(entry);
+        }
+        Self {
+            events: Mutex::new(events),
+            kept: Some(Mutex::new(Kept::of(run))),
+            last: watch::Sender::new(number),
             agent,
             ..Self::default()
         }
@@ -89,7 +114,7 @@ impl Journal {
     /// Records an event.
     pub fn note(&self, incident: Incident) {
         let mut events = self.events();
-        let number = *self.last.borrow() + 1;
+        let number = self.last.borrow().saturating_add(1);
         if events.len() == REMEMBERED {
             make_room(&mut events);
         }
@@ -108,6 +133,10 @@ impl Journal {
             owner: incident.owner,
             event,
         });
+        if let Some(kept) = &self.kept {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.add(events.iter());
+        }
         // This is done under the lock, so that numbers come in order.
         self.last.send_replace(number);
     }
@@ -223,6 +252,57 @@ mod tests {
             run: None,
             message: message.into(),
         }
+    }
+
+    #[test]
+    fn the_next_agent_goes_on_where_the_last_one_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
+        let file = run.path().join("events.jsonl");
+        let messages = |journal: &Journal| {
+            let all = journal.after(0);
+            all.iter().map(|event| event.message.clone()).collect::<Vec<_>>()
+        };
+        let journal = Journal::at(run.clone(), 0);
+        journal.note(incident("one"));
+        journal.note(Incident {
+            owner: Some(1000),
+            ..incident("two")
+        });
+        drop(journal);
+        // It was killed within a line.
+        let mut text = std::fs::read(&file).expect("a file");
+        text.extend(b"{\"event\": {\"number\": 3, \"kin");
+        std::fs::write(&file, &text).expect("written");
+        let next = Journal::at(run.clone(), 0);
+        next.note(incident("three"));
+        assert_eq!(messages(&next), ["one", "two", "three"]);
+        assert!(next.after(0).iter().map(|event| event.number).eq(1..=3));
+        assert_eq!(kept::read_events(&run), next.after(0));
+        assert_eq!(kept::left(&run)[1].owner, Some(1000), "it is shown as before");
+        // It does not grow, and what is no event harms nothing.
+        let long = "x".repeat(1000);
+        (0..5000).for_each(|_| next.note(incident(&long)));
+        assert!(std::fs::metadata(&file).expect("a file").len() < 4 << 20);
+        std::fs::write(&file, b"\xff\n{}\n[1]\n").expect("written");
+        assert!(messages(&Journal::at(run, 0)).is_empty());
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_events_stops_no_agent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
+        std::fs::create_dir(run.path().join("events.jsonl")).expect("something that is no file");
+        let journal = Journal::at(run.clone(), 0);
+        journal.note(incident("one"));
+        assert_eq!(journal.after(0).len(), 1);
+        std::fs::remove_dir(run.path().join("events.jsonl")).expect("removed");
+        journal.note(incident("two"));
+        assert_eq!(
+            kept::read_events(&run),
+            journal.after(0),
+            "both, as soon as it can"
+        );
     }
 
     #[test]

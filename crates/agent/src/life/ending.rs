@@ -150,6 +150,25 @@ impl Endings {
         }
     }
 
+    /// Ends the `divvy run`s of a slice, which keep it without a program in it. A slice that is not a lasting one is
+    /// removed, as soon as no process uses it.
+    pub fn take_back(&self, id: &str) {
+        let mut state = self.state.lock();
+        let Some(slice) = state.slices.get_mut(id) else {
+            return;
+        };
+        if self.journal.may_log(slice.record.uid) {
+            tracing::warn!(
+                slice = slice.record.name,
+                "the slice's time is over: what keeps it is ended"
+            );
+        }
+        slice.end_runs();
+        if !slice.record.lasting {
+            self.settle(&mut state, id);
+        }
+    }
+
     /// Keeps what a slice that ends now has used.
     fn keep(&self, slice: &SliceRecord) {
         let views = self.grants.leasing.views();
@@ -176,7 +195,10 @@ impl Endings {
         if busy > 0 {
             return Err(Fault::new(
                 Code::SliceBusy,
-                format!("{busy} processes live in slice `{}`", shown.name),
+                match busy {
+                    1 => format!("a process lives in slice `{}`", shown.name),
+                    _ => format!("{busy} processes live in slice `{}`", shown.name),
+                },
             )
             .hint("`divvy ps` lists them; `divvy slice delete --yes` ends them first"));
         }

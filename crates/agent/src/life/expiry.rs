@@ -46,25 +46,30 @@ impl Expiries {
             let asked = seen.asked.get(id).map(Instant::elapsed);
             if let Some(what) = expiry(&slice.record, now, asked) {
                 due.push((slice.shown(), what));
-            } else if slice.record.terms.idle_ttl_s > 0 {
-                match is_idle(slice) {
-                    false => drop(seen.idle.remove(id)),
-                    true => {
-                        let since = seen.idle.entry(id.clone()).or_insert_with(Instant::now);
-                        if idled_out(&slice.record, since.elapsed()) {
-                            idle.push(id.clone());
-                        }
-                    }
-                }
+                continue;
+            }
+            // The host's clock was set back: its programs are to be asked again.
+            seen.asked.remove(id);
+            if slice.record.terms.idle_ttl_s == 0 || !is_idle(slice) {
+                seen.idle.remove(id);
+                continue;
+            }
+            let since = seen.idle.entry(id.clone()).or_insert_with(Instant::now);
+            if idled_out(&slice.record, since.elapsed()) {
+                idle.push(id.clone());
             }
         }
         for id in idle {
-            // A program may have come since: then the slice stays.
-            let _busy = self.endings.delete(
+            let deleted = self.endings.delete(
                 &mut state,
                 &id,
                 "nothing has run in it for as long as it may be idle",
             );
+            if deleted.is_err() {
+                // A program has come since, or a container has it: it was not idle. That look costs too much to be made
+                // each second.
+                seen.idle.remove(&id);
+            }
         }
         drop(state);
         for (slice, what) in due {
@@ -76,7 +81,7 @@ impl Expiries {
         let signal = match what {
             Expiry::Wait => None,
             Expiry::Ask => Some(Signal::TERM),
-            Expiry::Kill => Some(Signal::KILL),
+            Expiry::Kill | Expiry::TakeBack => Some(Signal::KILL),
         };
         if what == Expiry::Ask {
             seen.asked.insert(slice.id.clone(), Instant::now());
@@ -86,10 +91,16 @@ impl Expiries {
             );
             self.journal.tell(EventKind::SliceExpired, slice, message);
         }
-        if let Some(signal) = signal
-            && let Err(fault) = self.endings.signal(slice, slice.uid, signal)
-        {
-            tracing::warn!(slice = slice.name, code = %fault.code, "{fault}");
+        let mut left = true;
+        if let Some(signal) = signal {
+            match self.endings.signal(slice, slice.uid, signal) {
+                Ok(signalled) => left = !signalled.is_empty(),
+                Err(fault) => tracing::warn!(slice = slice.name, code = %fault.code, "{fault}"),
+            }
+        }
+        // A `divvy run` ends with its program, unless it was stopped, or is another program that speaks as one.
+        if what == Expiry::TakeBack || (what == Expiry::Kill && !left) {
+            self.endings.take_back(&slice.id);
         }
         if slice.lasting {
             // While programs end, it is busy: the next look tries again.

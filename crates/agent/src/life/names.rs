@@ -1,8 +1,12 @@
 //! Names: of slices, made up or chosen, and of users.
 
+use std::time::Duration;
+
 use divvy_model::{Code, Fault, SliceRequest};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::decide::life::gone_within;
+use crate::life::anchor::unix_seconds;
 use crate::life::slice::Slice;
 use crate::state::State;
 use crate::system::peer::Peer;
@@ -85,14 +89,29 @@ pub(crate) fn slice_name(
         );
     }
     // Users name their slices independently of each other.
-    let taken = |slice: &Slice| slice.record.uid == peer.uid && slice.record.name == *name;
-    if state.slices.values().any(taken) {
-        return Err(
-            Fault::new(Code::NameTaken, format!("there is a slice `{name}` already"))
-                .hint("choose another name, or leave --name out"),
-        );
+    match named(state, peer.uid, name) {
+        Some(slice) => Err(taken(name, gone_within(&slice.record, unix_seconds()))),
+        None => Ok(name.clone()),
     }
-    Ok(name.clone())
+}
+
+/// A user's slice of this name.
+pub(crate) fn named<'a>(state: &'a State, uid: u32, name: &str) -> Option<&'a Slice> {
+    let mut slices = state.slices.values();
+    slices.find(|slice| slice.record.uid == uid && slice.record.name == name)
+}
+
+/// `ends`: within how long the slice that has the name is gone, if its time is over.
+fn taken(name: &str, ends: Option<Duration>) -> Fault {
+    let fault = Fault::new(Code::NameTaken, format!("there is a slice `{name}` already"));
+    match ends.map(|ends| ends.as_secs()) {
+        Some(seconds) => fault
+            .cause("its time is over, and its programs are being ended")
+            .hint(format!(
+                "the name is free within {seconds} s: try again then, or choose another name"
+            )),
+        None => fault.hint("choose another name; `divvy ps` shows whose slice has it"),
+    }
 }
 
 fn is_name(name: &str) -> bool {
@@ -128,6 +147,49 @@ mod tests {
         assert_eq!(named("/usr/bin/python3.12").expect("a name"), "python3.12-0123");
         assert_eq!(named("./run me").expect("a name"), "runme-0123");
         assert_eq!(named("--").expect("a name"), "slice-0123");
+    }
+
+    #[test]
+    fn a_name_whose_slice_is_ending_is_free_soon() {
+        let named = |name: &str, expires_unix_s| {
+            let record = divvy_model::SliceRecord {
+                id: name.into(),
+                name: name.into(),
+                uid: 1000,
+                expires_unix_s,
+                ..divvy_model::SliceRecord::default()
+            };
+            (name.to_owned(), Slice::new(record, None, &[]))
+        };
+        let mut state = State::default();
+        state
+            .slices
+            .extend([named("ending", Some(unix_seconds())), named("lives", None)]);
+        let asked = |uid: u32, name: &str| {
+            let request = SliceRequest {
+                name: Some(name.into()),
+                ..SliceRequest::default()
+            };
+            slice_name(&state, Peer::new(uid, 1), &request, &[], "0123abcd")
+        };
+        let ending = asked(1000, "ending").expect_err("taken");
+        assert_eq!(ending.code, Code::NameTaken);
+        assert!(
+            ending
+                .hint
+                .as_deref()
+                .is_some_and(|hint| hint.contains("free within 1")),
+            "{ending:?}"
+        );
+        let lives = asked(1000, "lives").expect_err("taken");
+        assert!(
+            lives
+                .hint
+                .as_deref()
+                .is_some_and(|hint| hint.contains("another name")),
+            "{lives:?}"
+        );
+        assert_eq!(asked(1001, "ending").expect("another user's"), "ending");
     }
 
     #[test]

@@ -209,6 +209,21 @@ impl Slice {
         }
     }
 
+    /// Kills its `divvy run`s as its user, and no longer counts them: neither those that joined, nor the one that is the
+    /// page server of a slice that does not last.
+    pub fn end_runs(&mut self) {
+        let uid = self.record.uid;
+        for (run, _) in self.runs.drain(..) {
+            run.signal_as(false, uid, rustix::process::Signal::KILL);
+        }
+        if !self.record.lasting {
+            if let Some(run) = &self.page_server {
+                run.signal_as(false, uid, rustix::process::Signal::KILL);
+            }
+            self.set_page_server(None);
+        }
+    }
+
     /// Decides what a lasting slice needs before it can be joined. Lost or damaged pages are given up as soon as no
     /// process uses them. The fault is shown until a page server has other pages, because that start may fail too.
     pub fn need(&mut self) -> Need {

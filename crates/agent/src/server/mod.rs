@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use divvy_model::{Code, Fault};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::UnixStream;
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{Notify, watch};
 
 use crate::daemon::Daemon;
@@ -47,14 +48,22 @@ pub fn serve_agent(
     keep: KeepCommand,
     read: ReadSettings,
 ) -> Result<(), Fault> {
-    let _lock = hold_agent_lock(run)?;
-    let descriptors = raise_descriptors();
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(turns::THREADS)
         .build()
-        .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's loop").because(&error))?
-        .block_on(listen(run, settings, keep, read, descriptors))
+        .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's loop").because(&error))?;
+    // Before all else: a reload that comes while the agent starts must not end it, and is made when it has started.
+    let hangup = {
+        let _inside = runtime.enter();
+        signal(SignalKind::hangup())
+    };
+    let _lock = hold_agent_lock(run)?;
+    let descriptors = raise_descriptors();
+    let served = runtime.block_on(listen(run, settings, keep, read, descriptors, hangup));
+    // Its threads end before the lock goes.
+    drop(runtime);
+    served
 }
 
 /// Raises this process's limit on descriptors as far as it may; returns the limit.
@@ -75,6 +84,7 @@ async fn listen(
     keep: KeepCommand,
     read: ReadSettings,
     descriptors: u64,
+    hangup: Signals,
 ) -> Result<(), Fault> {
     let (idle_timeout, admits_others) = (settings.idle_timeout, settings.admit_others);
     tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
@@ -115,7 +125,8 @@ async fn listen(
     let mut door = Door::open(listener, gate.clone()).map_err(|error| {
         Fault::new(Code::AgentStart, "cannot start the thread that takes connections").because(&error)
     })?;
-    let until = ended(agent.clone(), run.clone(), idle_timeout, alive.subscribe(), read);
+    let alive = alive.subscribe();
+    let until = ended(agent.clone(), run.clone(), idle_timeout, alive, read, hangup);
     tokio::select! {
         () = welcome(&mut door, &agent) => {}
         () = until => {}
@@ -195,10 +206,10 @@ async fn ended(
     idle_timeout: Duration,
     mut alive: watch::Receiver<bool>,
     read: ReadSettings,
+    mut hangup: Signals,
 ) {
-    let mut terminate = signal(tokio::signal::unix::SignalKind::terminate());
-    let mut interrupt = signal(tokio::signal::unix::SignalKind::interrupt());
-    let mut hangup = signal(tokio::signal::unix::SignalKind::hangup());
+    let mut terminate = signal(SignalKind::terminate());
+    let mut interrupt = signal(SignalKind::interrupt());
     let mut busy_at = Instant::now();
     let mut seen_requests = 0;
     loop {
@@ -228,7 +239,8 @@ async fn ended(
 /// A stream of signals; an endless one without signals where the system gives no handler.
 struct Signals(Option<tokio::signal::unix::Signal>);
 
-fn signal(kind: tokio::signal::unix::SignalKind) -> Signals {
+/// Has these signals come here from now on. The caller is inside a runtime.
+fn signal(kind: SignalKind) -> Signals {
     Signals(tokio::signal::unix::signal(kind).ok())
 }
 

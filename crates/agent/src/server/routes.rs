@@ -20,7 +20,6 @@ use super::connection::Caller;
 use crate::api::viewer::Viewer;
 use crate::api::{CreateSlice, CreatedSlice, Document, Items, Join, SliceItems, Wait, shorten};
 use crate::daemon::Daemon;
-use crate::journal::history::read_history;
 use crate::server::metrics;
 use crate::server::stream::EventLines;
 use crate::system::peer::Peer;
@@ -75,7 +74,7 @@ pub(super) fn router(agent: Agent) -> Router {
     let compute = shown(M::GET, "ComputeList", |call| items(call.daemon.leasing.views()));
     let history = shown(M::GET, "HistoryList", |call| {
         let viewer = Viewer::of(call.peer, call.daemon.uid);
-        items(viewer.history(read_history(&call.daemon.run)))
+        items(viewer.history(call.daemon.endings.history.newest(call.peer.uid)))
     });
     let devices = shown(M::GET, "DeviceList", |call| items(call.daemon.lists.devices()));
     let slices = shown(M::GET, "SliceList", slices).merge(asked(M::POST, "CreatedSlice", create));
@@ -85,6 +84,7 @@ pub(super) fn router(agent: Agent) -> Router {
         .route("/v1/events", get(events))
         .route("/v1/history", history)
         .route("/metrics", get(metrics))
+        .route("/healthz", get(healthy))
         .route("/v1/devices", devices)
         .route("/v1/devices/share", share_devices)
         .route("/v1/slices", slices)
@@ -177,8 +177,16 @@ async fn whole(request: Request, trusted: bool, timeout: Duration) -> Result<Req
     }
 }
 
-async fn unknown() -> Refusal {
-    Fault::new(Code::AgentVersion, "the agent knows no such request").into()
+async fn unknown() -> Response {
+    let fault = Fault::new(Code::AgentVersion, "the agent knows no such request");
+    let mut answer = Refusal::from(fault).into_response();
+    *answer.status_mut() = StatusCode::NOT_FOUND;
+    answer
+}
+
+/// For those who only look whether it answers.
+async fn healthy() -> &'static str {
+    "ok\n"
 }
 
 async fn events(

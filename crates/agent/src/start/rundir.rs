@@ -1,5 +1,6 @@
 //! The run directory: the place of one agent's socket, log and slices. All of an agent's state is files here.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -61,9 +62,10 @@ impl RunDir {
         check_path(&path)?;
         match make(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(cannot(&path, "make")
-                    .because(&error)
-                    .hint("set DIVVY_RUN_DIR to a directory of your own"));
+                return Err(cannot(&path, "make").because(&error).hint(another_place(
+                    &path,
+                    std::env::var_os("XDG_RUNTIME_DIR").as_deref(),
+                )));
             }
             _ => {}
         }
@@ -301,6 +303,19 @@ fn cannot(path: &Path, verb: &str) -> Fault {
         Code::RunDir,
         format!("cannot {verb} the run directory `{}`", path.display()),
     )
+}
+
+/// What to do where a run directory cannot be made. `base`: what XDG_RUNTIME_DIR says, which `su` and cron leave as it was
+/// for another user, or for a session that has ended.
+fn another_place(path: &Path, base: Option<&OsStr>) -> String {
+    let own = "set DIVVY_RUN_DIR to a directory of your own";
+    match base.filter(|base| !base.is_empty() && path.starts_with(base)) {
+        Some(base) => format!(
+            "XDG_RUNTIME_DIR names `{}`: unset it if that is another session's, or {own}",
+            base.display()
+        ),
+        None => own.to_owned(),
+    }
 }
 
 #[cfg(test)]

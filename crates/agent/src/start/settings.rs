@@ -58,7 +58,13 @@ pub struct Settings {
 pub type ReadSettings = Box<dyn Fn() -> Result<Settings, Fault> + Send + Sync>;
 
 /// The settings that an agent keeps from its start to its end, by their names in the files.
-const FIXED: [&str; 4] = ["admit_others", "emulated", "mig_instances", "quantum"];
+const FIXED: [&str; 5] = [
+    "admit_others",
+    "emulated",
+    "idle_timeout",
+    "mig_instances",
+    "quantum",
+];
 
 /// A running agent's settings, which a reload replaces as a whole.
 #[derive(Debug)]
@@ -205,5 +211,28 @@ mod tests {
         );
         assert_eq!(now.texts["quantum"], "5ms", "it says what holds");
         assert_eq!(current.reload(settings("5ms", 2)), Reloaded::default());
+    }
+
+    #[test]
+    fn each_setting_that_a_reload_leaves_as_it_is_waits_for_the_next_start() {
+        let before = settings("5ms", 3);
+        let mut fresh = Settings {
+            admit_others: true,
+            emulated: Some("h100".into()),
+            idle_timeout: Duration::from_secs(7),
+            mig_instances: true,
+            ..settings("10ms", 3)
+        };
+        for name in FIXED {
+            fresh.texts.insert(name.into(), "another".into());
+        }
+        let current = Current::of(before.clone());
+        let reloaded = current.reload(fresh);
+        assert_eq!(reloaded.later, FIXED);
+        let now = Settings {
+            texts: before.texts.clone(),
+            ..(*current.get()).clone()
+        };
+        assert_eq!(now, before);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use divvy_model::{Code, Fault, Policy, Selector};
 
-use crate::config::{Config, IntoFault, parse_duration};
+use crate::config::{Config, IntoFault, a_second_at_least, parse_duration};
 
 /// The devices: the flag's, else the configuration's, of which there may be several, as 0,1.
 pub fn devices_or_setting(flag: &[Selector], config: &Config) -> Result<Vec<Selector>, Fault> {
@@ -43,13 +43,11 @@ pub struct OnOom(pub u64);
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub u64);
 
-/// A length of time for a slice.
+/// A length of time for a slice. Of a part of a second, which the agent does not count, it takes a whole one.
 pub fn seconds(text: &str) -> Result<Seconds, Fault> {
-    let time = parse_duration(text).map_err(usage)?;
+    let time = a_second_at_least(text).map_err(usage)?;
     Ok(Seconds(
-        u64::try_from(time.as_millis().div_ceil(1000))
-            .unwrap_or(u64::MAX)
-            .max(1),
+        u64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(u64::MAX),
     ))
 }
 

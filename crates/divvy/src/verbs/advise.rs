@@ -22,6 +22,9 @@ pub struct Args {
     /// Only this program, as the list names it: the program and its first argument, or a lasting slice's name
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
+    /// Programs of all users, as root sees them anyway, each user's by themselves
+    #[arg(long)]
+    all: bool,
 }
 
 /// What to ask for.
@@ -29,6 +32,8 @@ pub struct Args {
 pub struct Advice {
     /// The program with its first argument; for slices without one their name.
     pub program: String,
+    /// The user that ran it: another user's program of the same name is another program.
+    pub uid: u32,
     /// How many slices it had, among those that are remembered.
     pub runs: u64,
     /// The most memory that it held at once on a device.
@@ -46,7 +51,7 @@ pub struct Advice {
 
 /// Shows it.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let mut advice = advise(&records(context)?);
+    let mut advice = advise(&records(context, args.all)?);
     advice.retain(|one| {
         args.program
             .as_ref()
@@ -57,38 +62,46 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 }
 
 fn table(advice: &[Advice], _wide: bool) -> Table {
-    let mut table = Table::new(vec![
-        ("PROGRAM", false),
+    let of_several = advice.windows(2).any(|pair| pair[0].uid != pair[1].uid);
+    let mut columns = vec![("PROGRAM", false)];
+    columns.extend(of_several.then_some(("USER", false)));
+    columns.extend([
         ("RUNS", true),
         ("PEAK", true),
         ("LIMIT", true),
         ("REFUSED", true),
         ("ASK FOR", false),
     ]);
+    let mut table = Table::new(columns);
     for one in advice {
         let mut ask = format!("--memory {}", one.memory.to_string().replace(' ', ""));
         if let Some(percent) = one.compute_percent {
             ask.push_str(&format!(" --compute {percent}%"));
         }
-        table.row(vec![
-            one.program.replace(char::is_control, "?"),
+        let mut row = vec![one.program.replace(char::is_control, "?")];
+        row.extend(of_several.then(|| one.uid.to_string()));
+        row.extend([
             one.runs.to_string(),
             one.memory_peak_bytes.to_string(),
             one.memory_limit_bytes.to_string(),
             one.refused_allocations.to_string(),
             ask,
         ]);
+        table.row(row);
     }
     table
 }
 
-/// The advice for each program that used memory, by name.
+/// The advice for each program of a user that used memory, by name.
 fn advise(records: &[HistoryRecord]) -> Vec<Advice> {
-    let mut programs: BTreeMap<String, Vec<&HistoryRecord>> = BTreeMap::new();
+    let mut programs: BTreeMap<(String, u32), Vec<&HistoryRecord>> = BTreeMap::new();
     for record in records {
-        programs.entry(program_of(record)).or_default().push(record);
+        let program = (program_of(record), record.uid);
+        programs.entry(program).or_default().push(record);
     }
-    let advice = programs.into_iter().map(|(program, runs)| of(program, &runs));
+    let advice = programs
+        .into_iter()
+        .map(|((program, uid), runs)| of(program, uid, &runs));
     advice.filter(|one| one.memory_peak_bytes > Bytes(0)).collect()
 }
 
@@ -108,7 +121,7 @@ fn program_of(record: &HistoryRecord) -> String {
     }
 }
 
-fn of(program: String, runs: &[&HistoryRecord]) -> Advice {
+fn of(program: String, uid: u32, runs: &[&HistoryRecord]) -> Advice {
     let shares = || runs.iter().flat_map(|run| &run.devices);
     let peak = shares().map(|share| share.memory_peak_bytes.0).max().unwrap_or(0);
     let limit = shares()
@@ -127,6 +140,7 @@ fn of(program: String, runs: &[&HistoryRecord]) -> Advice {
     let busiest = runs.iter().filter_map(|run| busy(run)).max();
     Advice {
         program,
+        uid,
         runs: runs.len() as u64,
         memory_peak_bytes: Bytes(peak),
         memory_limit_bytes: Bytes(limit),
@@ -191,6 +205,22 @@ mod tests {
         assert_eq!(of("saxpy"), (1, 256, None));
         assert_eq!(of("alice"), (1, 256, None), "a lasting slice has a name only");
         assert_eq!(advice.len(), 3, "of what used nothing there is nothing to say");
+    }
+
+    #[test]
+    fn programs_of_two_users_are_two() {
+        let of_user = |uid, peak| HistoryRecord {
+            uid,
+            ..run(&["python", "train.py"], peak, 8192, 0)
+        };
+        let advice = advise(&[of_user(1000, 1000), of_user(1001, 6000), of_user(1000, 900)]);
+        let of = |one: &Advice| (one.uid, one.runs, one.memory.0 >> 20);
+        assert_eq!(
+            advice.iter().map(of).collect::<Vec<_>>(),
+            [(1000, 2, 1280), (1001, 1, 6656)]
+        );
+        let said = |advice: &[Advice]| table(advice, false).to_text();
+        assert!(said(&advice).contains("USER") && !said(&advice[..1]).contains("USER"));
     }
 
     #[test]

@@ -46,9 +46,9 @@ struct Set {
     /// Whose variables: rocm, hip, opencl, openmp, cuda or all
     #[arg(long = "for", value_name = "RUNTIME", default_value = "all", value_parser = target)]
     runtime: Target,
-    /// How they are printed
-    #[arg(long, value_enum, default_value = "shell")]
-    format: SetFormat,
+    /// How they are printed [default: shell, or json with `-o json`]
+    #[arg(long, value_enum)]
+    format: Option<SetFormat>,
     /// Also keep programs on AMD devices to this share of the compute units, by masks
     #[arg(long, value_name = "SHARE", value_parser = crate::flags::parse::<Compute>)]
     compute: Option<Compute>,
@@ -132,7 +132,11 @@ fn set(args: &Set, context: &Context) -> Result<u8, Fault> {
         variables.extend(masks(&places, &records, share)?);
     }
     remark("variables choose what a program is shown; they are no isolation: it can change them");
-    output::print(&written(&variables, args.format)?)?;
+    let format = args.format.unwrap_or(match context.format {
+        Format::Json => SetFormat::Json,
+        _ => SetFormat::Shell,
+    });
+    output::print(&written(&variables, format)?)?;
     Ok(0)
 }
 

@@ -1,6 +1,7 @@
 //! `divvy events`: what happens on this host's slices and devices.
 
 use divvy_agent::api::events::EventRecord;
+use divvy_agent::read_events;
 use divvy_model::{Code, Fault};
 
 use crate::context::Context;
@@ -26,7 +27,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let Some(agent) = context.agent_if_any() else {
         if args.follow {
             return Err(Fault::new(Code::AgentUnreachable, "no agent runs here")
-                .hint("`divvy run` starts one; without --follow the list is empty"));
+                .hint("`divvy run` starts one; without --follow the last agent's events are shown"));
+        }
+        for event in read_events(&context.peek()) {
+            if event.number > args.since.unwrap_or(0) && !print(&event, context.format)? {
+                break;
+            }
         }
         return Ok(0);
     };

@@ -21,11 +21,14 @@ pub struct Args {
     /// At most so many, the newest
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     last: usize,
+    /// Slices of all users, as root sees them anyway; their programs are shown to their users only
+    #[arg(long)]
+    all: bool,
 }
 
 /// Shows them, the newest last.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let mut records = records(context)?;
+    let mut records = records(context, args.all)?;
     records.retain(|record| args.slice.as_ref().is_none_or(|name| *name == record.slice));
     let records = records.split_off(records.len().saturating_sub(args.last));
     output::list(
@@ -38,12 +41,20 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     Ok(0)
 }
 
-/// The records, by the agent, or from its files where none runs: those are its user's own.
-pub fn records(context: &Context) -> Result<Vec<HistoryRecord>, Fault> {
-    match context.agent_if_any() {
-        Some(agent) => Ok(agent.history()?.body.items),
-        None => Ok(read_history(&context.peek())),
-    }
+/// This user's records, or those of `all` users, by the agent, or from its files where none runs. Root looks after all.
+pub fn records(context: &Context, all: bool) -> Result<Vec<HistoryRecord>, Fault> {
+    let own = rustix::process::geteuid().as_raw();
+    let records = match context.agent_if_any() {
+        Some(agent) => agent.history()?.body.items,
+        None => read_history(&context.peek(), own),
+    };
+    Ok(of_user(records, (!all && own != 0).then_some(own)))
+}
+
+/// Those of one user; of all where none is named. Others' would push a user's own out of a short list.
+fn of_user(mut records: Vec<HistoryRecord>, uid: Option<u32>) -> Vec<HistoryRecord> {
+    records.retain(|record| uid.is_none_or(|uid| record.uid == uid));
+    records
 }
 
 fn table(records: &[HistoryRecord], wide: bool) -> Table {
@@ -78,4 +89,20 @@ fn table(records: &[HistoryRecord], wide: bool) -> Table {
         table.row(row);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_sees_its_own_slices_and_root_those_of_all() {
+        let record = |uid| HistoryRecord {
+            uid,
+            ..HistoryRecord::default()
+        };
+        let all = vec![record(1000), record(1001), record(1000)];
+        assert_eq!(of_user(all.clone(), Some(1000)), [record(1000), record(1000)]);
+        assert_eq!(of_user(all.clone(), None), all);
+    }
 }

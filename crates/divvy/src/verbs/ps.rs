@@ -41,6 +41,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         return Ok(0);
     };
     let in_place = std::io::stdout().is_terminal();
+    let dated = matches!(format, Format::Table | Format::Wide);
     loop {
         let text = text(context, format)?;
         if in_place {
@@ -48,7 +49,14 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             let lines = text.lines().map(|line| format!("{line}\x1b[K\r\n"));
             output::print(&format!("\x1b[H{}\x1b[J", lines.collect::<String>()))?;
         } else {
-            output::print(&text)?;
+            // In a file each table says of when it is.
+            let when = if dated {
+                format!("{}\n", clock::now())
+            } else {
+                String::new()
+            };
+            let apart = if dated { "\n" } else { "" };
+            output::print(&format!("{when}{text}{apart}"))?;
             let _flushed = std::io::stdout().flush();
         }
         std::thread::sleep(interval.max(Duration::from_millis(50)));

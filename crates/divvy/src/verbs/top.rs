@@ -9,7 +9,7 @@ mod state;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use divvy_agent::Client;
+use divvy_agent::{Client, clock};
 use divvy_model::Fault;
 
 use self::order::Order;
@@ -73,8 +73,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
                 .iter()
                 .map(|item| format!("{}\n", item.slice))
                 .collect(),
-            Format::Table => spaced(shown, picture.table().shown()),
-            Format::Wide => spaced(shown, picture.table().to_text()),
+            Format::Table => dated(shown, times, picture.table().shown()),
+            Format::Wide => dated(shown, times, picture.table().to_text()),
         };
         let heard = output::line(text.trim_end())?;
         if times == Some(shown) || !heard {
@@ -85,11 +85,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     Ok(0)
 }
 
-/// A table, apart from the one before it.
-fn spaced(shown: u64, text: String) -> String {
-    match shown {
-        1 => text,
-        _ => format!("\n{text}"),
+/// A table; of several each says of when it is, apart from the one before it.
+fn dated(shown: u64, times: Option<u64>, text: String) -> String {
+    match (shown, times) {
+        (_, Some(1)) => text,
+        (1, _) => format!("{}\n{text}", clock::now()),
+        _ => format!("\n{}\n{text}", clock::now()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use divvy_model::{Code, LifetimeAnchor, SliceRecord};
 
 use crate::decide::life::{
-    Ending, Expiry, Sight, bound, check_time, ending, expiry, idled_out, missed_rounds, sight_of,
+    Ending, Expiry, Sight, bound, check_time, ending, expiry, gone_within, idled_out, missed_rounds, sight_of,
 };
 use crate::start::settings::Settings;
 
@@ -18,11 +18,26 @@ fn a_slice_whose_time_is_over_is_asked_to_end_and_then_killed() {
     assert_eq!(expiry(&record, 100, None), Some(Expiry::Ask));
     assert_eq!(expiry(&record, 101, Some(second)), Some(Expiry::Wait));
     assert_eq!(expiry(&record, 110, Some(10 * second)), Some(Expiry::Kill));
+    assert_eq!(expiry(&record, 115, Some(15 * second)), Some(Expiry::TakeBack));
     assert!(check_time(&record, 99).is_ok() && check_time(&record, 100).is_err());
 }
 
 #[test]
-fn only_a_lasting_slice_that_goes_with_nothing_idles_out() {
+fn a_slice_whose_time_is_over_says_within_how_long_it_is_gone() {
+    let mut record = SliceRecord::default();
+    assert_eq!(gone_within(&record, u64::MAX), None);
+    record.expires_unix_s = Some(100);
+    let seconds = |now| gone_within(&record, now).map(|left| left.as_secs());
+    assert_eq!(
+        (seconds(99), seconds(100), seconds(105), seconds(200)),
+        (None, Some(17), Some(12), Some(1))
+    );
+    let hint = check_time(&record, 105).expect_err("over").hint;
+    assert!(hint.is_some_and(|hint| hint.contains("within 12 s")));
+}
+
+#[test]
+fn only_a_lasting_slice_that_goes_with_no_path_idles_out() {
     let mut record = SliceRecord {
         lasting: true,
         ..SliceRecord::default()
@@ -33,6 +48,20 @@ fn only_a_lasting_slice_that_goes_with_nothing_idles_out() {
     assert!(!idled_out(&record, hour - Duration::from_secs(1)) && idled_out(&record, hour));
     record.lifetime_anchor = Some(LifetimeAnchor::Path("/x".into()));
     assert!(!idled_out(&record, hour));
+    let others = [
+        LifetimeAnchor::Process {
+            pid: 1,
+            start_ticks: 0,
+        },
+        LifetimeAnchor::Containers {
+            until_unix_s: u64::MAX,
+            taken: false,
+        },
+    ];
+    for anchor in others {
+        record.lifetime_anchor = Some(anchor);
+        assert!(idled_out(&record, hour), "{record:?}: a tenant may have named it");
+    }
     record.lifetime_anchor = None;
     record.lasting = false;
     assert!(!idled_out(&record, hour));

@@ -54,11 +54,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         None => PathBuf::from("/etc/divvy/metrics.token"),
     };
     token(&file)?;
-    let cannot = |error: &io::Error| {
-        Fault::new(Code::AgentStart, format!("cannot listen on {}", args.listen))
-            .because(error)
-            .hint("--listen chooses another address or port")
-    };
+    let cannot = |error: &io::Error| cannot_listen(args.listen, error);
     let listener = TcpListener::bind(args.listen).map_err(|error| cannot(&error))?;
     let address = listener.local_addr().map_err(|error| cannot(&error))?;
     output::print(&format!(
@@ -86,6 +82,18 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         }
     }
     Ok(0)
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Fault {
+    let hint = "--listen chooses another address or port, and a scraper has to ask there";
+    match error.kind() {
+        io::ErrorKind::AddrInUse => Fault::new(
+            Code::AgentStart,
+            format!("cannot listen on {address}: another program listens there, perhaps another user's"),
+        ),
+        _ => Fault::new(Code::AgentStart, format!("cannot listen on {address}")).because(error),
+    }
+    .hint(hint)
 }
 
 /// The token, read again for each caller: it can be replaced at any time.

@@ -3,7 +3,7 @@
 mod helper;
 mod install;
 mod metrics;
-mod split;
+pub mod split;
 mod units;
 
 use std::os::unix::process::CommandExt;

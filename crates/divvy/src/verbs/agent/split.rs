@@ -16,7 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::config::Config;
+use crate::config::{Config, HOSTS_FILE};
 use crate::context::serve_command;
 
 /// The agent's user by default.
@@ -24,11 +24,8 @@ pub const USER: &str = "divvy";
 /// Says that standard input and output lead to the helper.
 const CHANNELS: &str = "DIVVY_AGENT_CHANNELS";
 
-/// The host's settings.
-const HOSTS_FILE: &str = "/etc/divvy/config.toml";
-
 /// Whether every user can read this file.
-fn everyone_reads(path: &Path) -> bool {
+pub fn everyone_reads(path: &Path) -> bool {
     let has = |path: &Path, bits: u32| {
         std::fs::symlink_metadata(path).is_ok_and(|file| file.mode() & bits == bits && !file.is_symlink())
     };

@@ -100,18 +100,32 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::Start { partitioned } => {
             context.run_dir()?;
             mps.start(tools, *partitioned)?;
+            output::print(&format!("started the MPS daemon of {}", device.uuid))?;
         }
-        Verb::Limit { compute, memory } => mps.limit(
-            tools,
-            ClientLimits {
+        Verb::Limit { compute, memory } => {
+            let limits = ClientLimits {
                 compute: *compute,
                 memory: *memory,
-            },
-        )?,
+            };
+            mps.limit(tools, limits)?;
+            output::print(&format!(
+                "limited the clients of {} that come from now on",
+                device.uuid
+            ))?;
+        }
         Verb::Partition { chunks } => output::print(&mps.add_partition(tools, *chunks)?)?,
-        Verb::Unpartition { name } => mps.remove_partition(tools, name)?,
-        Verb::Stop { force } => mps.stop(tools, *force)?,
-        Verb::Timeslice { length } => set_time_slice(tools, &device.uuid, *length)?,
+        Verb::Unpartition { name } => {
+            mps.remove_partition(tools, name)?;
+            output::print(&format!("removed the partition {name}"))?;
+        }
+        Verb::Stop { force } => {
+            mps.stop(tools, *force)?;
+            output::print(&format!("ended the MPS daemon of {}", device.uuid))?;
+        }
+        Verb::Timeslice { length } => {
+            set_time_slice(tools, &device.uuid, *length)?;
+            output::print(&format!("set the time slice of {}", device.uuid))?;
+        }
         Verb::Status => {
             let state = mps.state(tools)?;
             let status = Status {

@@ -15,7 +15,7 @@ use divvy_model::{
 use serde::Serialize;
 
 use super::directories::{capabilities, check_free};
-use crate::config::parse_duration;
+use crate::config::a_second_at_least;
 use crate::context::Context;
 use crate::flags::{or_setting, parse, terms, unsized_request};
 use crate::output;
@@ -37,7 +37,7 @@ pub struct Args {
     slice: Option<String>,
     /// How long it waits for its first container, as 60s or 1h; it ends with its last one [default: 60s; with --name it
     /// stays until it is deleted]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with = "slice")]
+    #[arg(long, value_name = "TIME", value_parser = a_second_at_least, conflicts_with = "slice")]
     ttl: Option<Duration>,
     /// Where the CDI file goes
     #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
