@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod dist;
+mod docs;
 mod enforced;
 mod examples;
 mod floor;
@@ -48,6 +49,8 @@ enum Task {
     Deny(deny::Args),
     /// Pack what a user installs, with a bill of materials and checksums
     Dist(dist::Args),
+    /// Make pages for a browser of README.md and docs
+    Docs(docs::Args),
     /// Run the scenarios on the isolation level `enforced`; tests/enforced.md lists those that differ
     Enforced(enforced::Args),
     /// Compile the CUDA sources of examples/cuda to PTX again
@@ -81,6 +84,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::Docs(args) => docs::run(&args),
         Task::Enforced(args) => enforced::run(&args),
         Task::GpuKit(args) => gpu_kit::run(&args),
         Task::Examples(args) => examples::run(&args),

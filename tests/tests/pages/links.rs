@@ -35,7 +35,7 @@ pub fn targets(text: &str) -> Vec<String> {
     events(text).filter_map(target).collect()
 }
 
-/// The names by which a page's headings are linked to, as GitHub and mdBook make them.
+/// The names by which a page's headings are linked to, as GitHub makes them.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let mut seen = BTreeMap::<String, u32>::new();
@@ -78,11 +78,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::ParentDir => {
-                if !plain.pop() {
-                    return None;
-                }
-            }
+            Component::ParentDir if !plain.pop() => return None,
             Component::Normal(name) => plain.push(name),
             _ => {}
         }
