@@ -21,6 +21,7 @@ mod numba;
 mod oracle;
 mod pin;
 mod python;
+mod record;
 mod schemas;
 mod setup;
 mod test;
@@ -65,6 +66,8 @@ enum Task {
     Oracle(oracle::Args),
     /// Write the lists of Python packages with their hashes
     Pin(pin::Args),
+    /// Record `divvy top` as a moving picture, from a real run
+    Record(record::Args),
     /// Write docs/schema: what each kind of JSON document has
     Schemas(schemas::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
@@ -92,6 +95,7 @@ fn main() -> anyhow::Result<()> {
         Task::Numba(args) => numba::run(&args),
         Task::Oracle(args) => oracle::run(&args),
         Task::Pin(args) => pin::run(&args),
+        Task::Record(args) => record::run(&args),
         Task::Schemas(args) => schemas::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),
