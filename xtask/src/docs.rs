@@ -28,7 +28,7 @@ pub fn run(_: &Args) -> anyhow::Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("Cannot empty {}", folder.display()))?;
     }
-    write_sources(&root, &folder)?;
+    write_sources(root, &folder)?;
     finish(
         Command::new(mdbook)
             .arg("build")

@@ -2,7 +2,6 @@
 picture (SVG). A line of standard input is the caption from then on; with its end the recording ends early."""
 
 import fcntl
-import html
 import os
 import pty
 import select
@@ -17,6 +16,7 @@ COLUMNS, LINES = 92, 9
 # Between two frames, in seconds.
 STEP = 0.5
 WIDTH, HEIGHT = 8.4, 18
+ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 COLOURS = {
     "default": "#d8dee9", "black": "#2e3440", "red": "#bf616a", "green": "#a3be8c", "brown": "#ebcb8b", "yellow": "#ebcb8b",
     "blue": "#81a1c1", "magenta": "#b48ead", "cyan": "#88c0d0", "white": "#e5e9f0",
@@ -55,9 +55,9 @@ def frame(screen, caption):
                 parts.append(f'<rect x="{x:.1f}" y="{y - 14}" width="{len(text) * WIDTH:.1f}" height="{HEIGHT}" fill="{shade}"/>')
                 shade = COLOURS["black"]
             weight = ' font-weight="bold"' if bold else ""
-            parts.append(f'<text x="{x:.1f}" y="{y}" textLength="{len(text) * WIDTH:.1f}" fill="{shade}"{weight}>{html.escape(text)}</text>')
+            parts.append(f'<text x="{x:.1f}" y="{y}" textLength="{len(text) * WIDTH:.1f}" fill="{shade}"{weight}>{text.translate(ENTITIES)}</text>')
     below = 52 + LINES * HEIGHT
-    parts.append(f'<text x="12" y="{below}" fill="{COLOURS["green"]}">{html.escape(caption)}</text>')
+    parts.append(f'<text x="12" y="{below}" fill="{COLOURS["green"]}">{caption.translate(ENTITIES)}</text>')
     return "\n".join(parts)
 
 
