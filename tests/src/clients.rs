@@ -44,6 +44,13 @@ pub fn nvtop() -> Option<PathBuf> {
     require(nvtop.exists(), "nvtop (cargo xtask setup)").then_some(nvtop)
 }
 
+/// Prometheus and promtool, or nothing when they were not set up and need not be.
+pub fn prometheus() -> Option<(PathBuf, PathBuf)> {
+    let folder = workspace().join("target/debian/prometheus/usr/bin");
+    let (server, tool) = (folder.join("prometheus"), folder.join("promtool"));
+    require(server.exists() && tool.exists(), "Prometheus (cargo xtask setup)").then_some((server, tool))
+}
+
 /// One of the programs beside the tools' requirements.
 pub fn tool(name: &str) -> PathBuf {
     workspace().join("tests/tools").join(name)

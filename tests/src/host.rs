@@ -79,6 +79,13 @@ impl Host {
         }
     }
 
+    /// A host that has what this machine has: where that is no GPU, what Divvy does then.
+    pub fn without_devices() -> Self {
+        let mut host = Self::new();
+        host.devices = None;
+        host
+    }
+
     /// A host whose files lie in `folder`, and whose programs are told of no device: its agent alone knows them.
     pub(crate) fn in_folder(folder: &Path) -> Self {
         Self {

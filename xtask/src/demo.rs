@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: Divvy's main job in one command. Two tenants at once on one device, each in a slice of its own
 //! size, and the table of slices while they run. Then each one's checked results, and the refusal of a program that
-//! asks for more.
+//! asks for more. At last two programs share the device's time, and the recording of that is kept.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish, workspace_root};
-use crate::setup;
+use crate::{record, setup};
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -80,6 +80,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !failed.is_empty() {
         bail!("These tenants did not end well: {}", failed.join(", "));
     }
+    let recorded = workspace_root().join("target/demo/top.svg");
+    println!("\nTwo programs that want the whole device, on an emulated one with a clock of its own:");
+    record::record(&binaries, &recorded)?;
+    println!(
+        "  measured at length: {}",
+        workspace_root().join("bench/results/share.svg").display()
+    );
     println!(
         "\nAll results are right. Next: `{} --help`",
         binaries.join("divvy").display()
@@ -88,7 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Builds the command, its drop-ins and the Rust client; returns the folder they lie in.
-fn build(profile: &str) -> anyhow::Result<PathBuf> {
+pub fn build(profile: &str) -> anyhow::Result<PathBuf> {
     println!("demo: building divvy, its drop-ins and the Rust client (profile {profile})");
     let start = Instant::now();
     let packages = [

@@ -11,6 +11,7 @@ mod debian;
 mod demo;
 mod deny;
 mod dist;
+mod docs;
 mod enforced;
 mod examples;
 mod floor;
@@ -20,6 +21,7 @@ mod numba;
 mod oracle;
 mod pin;
 mod python;
+mod record;
 mod schemas;
 mod setup;
 mod test;
@@ -48,6 +50,8 @@ enum Task {
     Deny(deny::Args),
     /// Pack what a user installs, with a bill of materials and checksums
     Dist(dist::Args),
+    /// Make pages for a browser of README.md and docs
+    Docs(docs::Args),
     /// Run the scenarios on the isolation level `enforced`; tests/enforced.md lists those that differ
     Enforced(enforced::Args),
     /// Compile the CUDA sources of examples/cuda to PTX again
@@ -62,6 +66,8 @@ enum Task {
     Oracle(oracle::Args),
     /// Write the lists of Python packages with their hashes
     Pin(pin::Args),
+    /// Record `divvy top` as a moving picture, from a real run
+    Record(record::Args),
     /// Write docs/schema: what each kind of JSON document has
     Schemas(schemas::Args),
     /// Install what the demo and the tests need: Python packages, a few from Debian
@@ -81,6 +87,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Dist(args) => dist::run(&args),
+        Task::Docs(args) => docs::run(&args),
         Task::Enforced(args) => enforced::run(&args),
         Task::GpuKit(args) => gpu_kit::run(&args),
         Task::Examples(args) => examples::run(&args),
@@ -88,6 +95,7 @@ fn main() -> anyhow::Result<()> {
         Task::Numba(args) => numba::run(&args),
         Task::Oracle(args) => oracle::run(&args),
         Task::Pin(args) => pin::run(&args),
+        Task::Record(args) => record::run(&args),
         Task::Schemas(args) => schemas::run(&args),
         Task::Setup(args) => setup::run(&args),
         Task::GenerateAbi(args) => generate_abi::run(&args),

@@ -55,6 +55,8 @@ pub fn for_tests() -> anyhow::Result<()> {
     debian::unpack("libnvidia-ml1", Release::Own, "non-free")?;
     // The one of Debian 12 has no NRI.
     debian::unpack("containerd", Release::Trixie, "main")?;
+    // Prometheus and promtool. Installed it would be a service.
+    debian::unpack("prometheus", Release::Own, "main")?;
     if !is_installed("strace") {
         debian::install(&["strace"], "the tests that look at the agent's system calls")?;
     }

@@ -281,6 +281,73 @@ impl Built {
         built
     }
 
+    /// A host of virtual machines: an A40 with mediated devices, one of them made, and an L40S with virtual functions, one
+    /// of them with a type.
+    #[must_use]
+    pub fn vgpu(root: impl Into<PathBuf>) -> Self {
+        let built = Self::at(root);
+        let gpu = |address, id, driver, port, group| Function {
+            address,
+            id,
+            class: "0x030200",
+            driver,
+            port,
+            numa: 0,
+            group,
+        };
+        let a40 = "0000:3b:00.0";
+        built.function(gpu(a40, "10de:2235", "nvidia", "0000:3a:00.0", 24));
+        let types = format!("sys/class/mdev_bus/{a40}/mdev_supported_types");
+        let uuid = "5b6c3a52-0d0f-4d0a-9a47-2f2b1f6f2a10";
+        for (id, name, memory, available) in [
+            ("nvidia-557", "NVIDIA A40-2Q", 2048, 0),
+            ("nvidia-558", "NVIDIA A40-4Q", 4096, 11),
+            ("nvidia-560", "NVIDIA A40-8Q", 8192, 0),
+        ] {
+            let folder = format!("{types}/{id}");
+            built.file(&format!("{folder}/name"), &format!("{name}\n"));
+            let description = format!("num_heads=4, frl_config=60, framebuffer={memory}M\n");
+            built.file(&format!("{folder}/description"), &description);
+            built.file(
+                &format!("{folder}/available_instances"),
+                &format!("{available}\n"),
+            );
+            built.file(&format!("{folder}/create"), "");
+        }
+        let device = format!("sys/bus/mdev/devices/{uuid}");
+        built.file(&format!("{device}/remove"), "");
+        built.link(
+            &format!("{device}/mdev_type"),
+            &format!("../../../../{types}/nvidia-558"),
+        );
+        built.link(
+            &format!("{device}/iommu_group"),
+            "../../../../kernel/iommu_groups/90",
+        );
+        built.function(gpu("0000:41:00.0", "10de:26b9", "nvidia", "0000:40:01.0", 17));
+        for (at, address) in ["0000:41:00.4", "0000:41:00.5"].into_iter().enumerate() {
+            built.function(gpu(
+                address,
+                "10de:26b9",
+                "nvidia",
+                "0000:40:01.0",
+                18 + u32::try_from(at).unwrap_or(0),
+            ));
+            let offered = "ID    : vGPU Name\n1148  : NVIDIA L40S-1Q\n1151  : NVIDIA L40S-4Q\n";
+            built.function_file(
+                address,
+                "nvidia/creatable_vgpu_types",
+                if at == 0 { offered } else { "" },
+            );
+            built.function_file(
+                address,
+                "nvidia/current_vgpu_type",
+                if at == 0 { "0\n" } else { "1148\n" },
+            );
+        }
+        built
+    }
+
     fn audio(&self, address: &str, port: &str, group: u32) {
         self.function(Function {
             address,

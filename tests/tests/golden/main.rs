@@ -3,4 +3,5 @@
 mod cdi;
 mod configure;
 mod engines;
+mod hosts;
 mod oci;

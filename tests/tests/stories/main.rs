@@ -28,6 +28,7 @@ mod leases;
 mod lives;
 mod machines;
 mod memory;
+mod metrics;
 mod mig;
 mod nesting;
 mod nri;

@@ -1,11 +1,12 @@
-//! `cargo xtask dist`: what a user installs, in target/dist: an archive, packages for Debian, for RPM and for pip, a bill of
-//! materials and checksums.
+//! `cargo xtask dist`: what a user installs, in target/dist: an archive, packages for Debian, for RPM and for pip, an image, a
+//! bill of materials and checksums.
 //!
 //! Everything is built against the oldest glibc that the drop-ins promise. The same sources, compiler and tools give the
 //! same archive: no time and no path of this machine gets into it.
 
 pub(crate) mod archive;
 mod deb;
+mod image;
 mod layout;
 mod rpm;
 mod sbom;
@@ -45,6 +46,8 @@ pub(crate) enum Kind {
     Rpm,
     /// For pip, pipx and uv
     Wheel,
+    /// For container engines and Kubernetes
+    Image,
 }
 
 /// Arguments of `cargo xtask dist`.
@@ -60,7 +63,12 @@ pub struct Args {
     #[arg(long)]
     native: bool,
     /// Make these only
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "tar,deb,rpm,wheel")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "tar,deb,rpm,wheel,image"
+    )]
     only: Vec<Kind>,
     /// Install each, use it and remove it in a bare root of Debian, and see that nothing is left; as root
     #[arg(long = "try")]
@@ -133,6 +141,7 @@ fn pack(kind: Kind, out: &Path, version: &str, layout: &Layout, native: bool) ->
         }
         Kind::Rpm => rpm::pack(out, version, layout),
         Kind::Wheel => wheel::pack(out, version, layout, native),
+        Kind::Image => image::pack(out, version, layout),
     }
 }
 

@@ -18,9 +18,16 @@ pub fn run(packed: &[(Kind, PathBuf)], later: Option<&Path>, trixie: bool) -> an
     let mut releases = vec![Release::Own];
     releases.extend(trixie.then_some(Release::Trixie));
     for (kind, file) in packed {
-        if *kind == Kind::Wheel {
-            in_environment(file)?;
-            continue;
+        match kind {
+            Kind::Wheel => {
+                shell(ENVIRONMENT, file)?;
+                continue;
+            }
+            Kind::Image => {
+                shell(ENGINE, file)?;
+                continue;
+            }
+            Kind::Tar | Kind::Deb | Kind::Rpm => {}
         }
         for release in &releases {
             let root = debian::root(*release, Bare::Apt).context("Cannot make a bare Debian root")?;
@@ -206,11 +213,11 @@ rm -rf /opt/divvy /run/divvy /tmp/said
 nothing_left
 "#;
 
-/// In a new environment of this machine's Python.
-fn in_environment(file: &Path) -> anyhow::Result<()> {
+/// Runs steps on this machine, in a folder of their own.
+fn shell(steps: &str, file: &Path) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("Cannot make a folder")?;
     let output = Command::new("/bin/sh")
-        .args(["-c", ENVIRONMENT, "sh"])
+        .args(["-c", steps, "sh"])
         .arg(folder.path())
         .arg(file)
         .stdin(Stdio::null())
@@ -219,7 +226,8 @@ fn in_environment(file: &Path) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() || !said.ends_with("nothing is left\n") {
         bail!(
-            "the wheel: the trial ended with {}:\n{said}{}",
+            "{}: the trial ended with {}:\n{said}{}",
+            file.display(),
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
@@ -229,7 +237,39 @@ fn in_environment(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `$1` is a folder, `$2` the wheel.
+/// `$1` is a folder, `$2` the image. podman has a store of its own there.
+const ENGINE: &str = r#"set -e
+cd "$1"
+folder=$1
+engine() {
+    podman --root "$folder/store" --runroot "$folder/runroot" --tmpdir "$folder/tmp" --storage-driver vfs "$@"
+}
+# Debian's defaults raise limits, which a sandbox may not.
+printf '[containers]\ndefault_ulimits=["nofile=1024:4096","nproc=1024:2048"]\n[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n' >containers.conf
+export CONTAINERS_CONF="$folder/containers.conf"
+begun=$(date +%s%N)
+name=$(engine load --quiet --input "$2" | sed 's/^Loaded image[^:]*: *//')
+engine run --rm --network none "$name" --version
+echo 'fill plain 67108864 2147483648' |
+    engine run --rm --interactive --network none --cgroups disabled "$name" \
+        run --device emulated:h100 --memory 1GiB divvy selftest tenant memory >said 2>complained ||
+    { cat said complained; exit 1; }
+grep -q '"out_of_memory":true' said || { cat said complained; exit 1; }
+echo "from podman load to the end of a program in a slice $(( ($(date +%s%N) - begun) / 1000000 )) ms"
+# Nothing but what Divvy needs: no shell, no other program.
+engine create --name look --network none "$name" >container
+mounted=$(engine mount look)
+[ "$(find "$mounted/usr/bin" -type f | wc -l)" = 1 ]
+[ ! -e "$mounted/bin" ] && [ ! -e "$mounted/etc/passwd" ]
+grep -q 'BEGIN CERTIFICATE' "$mounted/etc/ssl/certs/ca-certificates.crt"
+engine unmount look >container
+engine rm look >container
+engine rmi "$name" >container
+[ -z "$(engine images --quiet)" ]
+echo "nothing is left"
+"#;
+
+/// `$1` is a new environment's folder, `$2` the wheel.
 const ENVIRONMENT: &str = r#"set -e
 cd "$1"
 export DIVVY_RUN_DIR="$1/run"

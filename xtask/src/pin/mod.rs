@@ -11,7 +11,7 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 9] = [
     "examples/cuda",
     "examples/python",
     "tests/numba",
@@ -20,6 +20,7 @@ const FOLDERS: [&str; 8] = [
     "xtask/src/dist",
     "xtask/src/floor",
     "xtask/src/pin",
+    "xtask/src/record",
 ];
 
 /// The oldest Python that the lists are installed with.

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change lands, in the order in which it is quickest to fail.
 //! CI calls the same command and nothing else.
 
+mod documentation;
 pub mod programs;
 mod runner;
 mod suites;
@@ -99,20 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         step(&mut steps, "floor", || {
             finish(cargo().args(["xtask", "floor", "--profile", "release-fast"]))
         });
-        step(&mut steps, "documentation", || {
-            finish(
-                cargo()
-                    .args([
-                        "doc",
-                        "--quiet",
-                        "--workspace",
-                        "--no-deps",
-                        "--document-private-items",
-                    ])
-                    .args(&jobs)
-                    .env("RUSTDOCFLAGS", "--deny warnings"),
-            )
-        });
+        step(&mut steps, "documentation", || documentation::build(&jobs));
     }
 
     println!("\n{suites}");

@@ -4,6 +4,7 @@
 //! The limiter works in a real slice: this program makes the pages and serves them; workers join it.
 
 mod driver;
+mod history;
 mod measure;
 mod report;
 mod slice;
@@ -24,6 +25,9 @@ struct Args {
     /// Measuring rounds for each figure
     #[arg(long, default_value_t = 201)]
     rounds: usize,
+    /// Measure what keeping history adds to these calls, and nothing else
+    #[arg(long)]
+    history: bool,
     /// For a worker process: what to measure
     #[arg(long, hide = true)]
     worker: Option<worker::Task>,
@@ -39,6 +43,11 @@ fn main() -> anyhow::Result<()> {
     }
     let libraries = divvy_bench::artifacts::build(&["limit-cuda", "null-cuda"])?;
     let slice = slice::Slice::new()?;
+    if args.history {
+        let compared = history::compare(&slice, &libraries, args.rounds)?;
+        report::print_compared(&compared, args.output);
+        return Ok(());
+    }
     let run = |task, copies, rounds| slice.workers(task, copies, &libraries, rounds);
 
     let mut figures = run(worker::Task::Single, 1, args.rounds)?;

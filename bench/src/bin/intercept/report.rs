@@ -4,6 +4,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use crate::measure::Cost;
+use divvy_bench::statistics::median;
 
 /// How to print.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -90,6 +91,73 @@ impl Figure {
             limited_ns: number("limited_ns")?,
             target_ns: value["target_added_ns"].as_f64(),
         })
+    }
+}
+
+/// One call through the limiter, without history and with it.
+pub struct Compared {
+    name: String,
+    without_ns: f64,
+    with_ns: f64,
+}
+
+impl Compared {
+    /// The medians of several runs of the same calls.
+    pub fn of(without: &[Vec<Figure>], with: &[Vec<Figure>]) -> Vec<Self> {
+        let at = |runs: &[Vec<Figure>], call: usize| {
+            let mut times: Vec<f64> = runs
+                .iter()
+                .filter_map(|run| run.get(call))
+                .map(|figure| figure.limited_ns)
+                .collect();
+            median(&mut times)
+        };
+        let calls = without.first().into_iter().flatten().enumerate();
+        calls
+            .map(|(call, figure)| Self {
+                name: figure.name.clone(),
+                without_ns: at(without, call),
+                with_ns: at(with, call),
+            })
+            .collect()
+    }
+
+    /// In percent of the call without history.
+    fn added(&self) -> f64 {
+        100.0 * (self.with_ns - self.without_ns) / self.without_ns
+    }
+}
+
+/// Prints what history adds.
+pub fn print_compared(compared: &[Compared], output: Format) {
+    if output == Format::Json {
+        let rows: Vec<Value> = compared
+            .iter()
+            .map(|row| {
+                json!({
+                    "name": row.name,
+                    "without_ns": row.without_ns,
+                    "with_ns": row.with_ns,
+                    "added_percent": row.added(),
+                })
+            })
+            .collect();
+        println!("{:#}", json!({ "kind": "BenchInterceptHistory", "rows": rows }));
+        return;
+    }
+    println!(
+        "{:<44} {:>9} {:>9} {:>9}   target",
+        "ns per call, median", "without", "history", "added"
+    );
+    for row in compared {
+        let met = if row.added() <= 1.0 { "met" } else { "MISSED" };
+        println!(
+            "{:<44} {:>9.1} {:>9.1} {:>8.1}%   <= 1 %  {met}",
+            row.name,
+            row.without_ns,
+            row.with_ns,
+            row.added()
+        );
     }
 }
 

@@ -34,6 +34,17 @@ impl Slice {
         });
     }
 
+    /// What the agent keeps of the slice, as a line of JSON.
+    pub fn history_line(&self) -> String {
+        let ledger = &self.0.pages().ledger;
+        let line = serde_json::json!({
+            "memory_used_bytes": ledger.total_used(),
+            "memory_peak_bytes": ledger.peak(),
+            "refused_allocations": ledger.refusals().count,
+        });
+        format!("{line}\n")
+    }
+
     /// Runs `copies` worker processes at the same time; answers what they printed.
     pub fn workers(
         &self,
