@@ -35,6 +35,7 @@ schemas! {
     MigPlan
     MpsStatus
     PartitionList
+    PodSliceList
     RunPlan
     SharingModeList
     Slice
