@@ -21,6 +21,8 @@ pub struct ApiServer {
 struct Held {
     slices: BTreeMap<String, Value>,
     claims: BTreeMap<String, Value>,
+    pods: Vec<Value>,
+    events: Vec<Value>,
     version: u64,
     /// Whether DRAConsumableCapacity and DRAPartitionableDevices are off.
     old: bool,
@@ -85,13 +87,24 @@ impl ApiServer {
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {"name": name, "namespace": "default", "uid": uid},
-            "spec": {}, "status": {"allocation": {"devices": {"results": results, "config": config}}},
+            "spec": {}, "status": {"allocation": {"devices": {"results": results, "config": config}},
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": "p-1"}]},
         });
         self.held
             .lock()
             .expect("a lock")
             .claims
             .insert(name.to_owned(), claim);
+    }
+
+    /// Runs a pod: what the driver reads of its containers.
+    pub fn pod(&self, pod: Value) {
+        self.held.lock().expect("a lock").pods.push(pod);
+    }
+
+    /// The events that were written.
+    pub fn events(&self) -> Vec<Value> {
+        self.held.lock().expect("a lock").events.clone()
     }
 
     /// What was asked of it, as methods and kinds.
@@ -144,7 +157,7 @@ fn refusal(code: u16, reason: &str, message: &str) -> Answer {
 
 impl Held {
     fn answer(&mut self, method: &str, path: &str, body: &[u8]) -> Answer {
-        let path = path.split('?').next().unwrap_or_default();
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         match (method, parts.as_slice()) {
@@ -173,6 +186,20 @@ impl Held {
                     None => refusal(404, "NotFound", &format!("resourceclaims \"{name}\" not found")),
                 }
             }
+            ("GET", ["api", "v1", "namespaces", namespace, "pods"]) => {
+                self.calls.push("list pods".into());
+                let is_there = |pod: &&Value| pod["metadata"]["namespace"] == *namespace;
+                let items: Vec<&Value> = self.pods.iter().filter(is_there).collect();
+                (
+                    200,
+                    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items}),
+                )
+            }
+            ("POST", ["api", "v1", "namespaces", _, "events"]) => {
+                self.calls.push("create events".into());
+                self.events.push(body.clone());
+                (201, body)
+            }
             (method, ["apis", "resource.k8s.io", "v1", "resourceslices", rest @ ..]) => {
                 let verb = match (method, rest) {
                     ("GET", []) => "list",
@@ -182,7 +209,15 @@ impl Held {
                     _ => "delete",
                 };
                 self.calls.push(format!("{verb} resourceslices"));
-                self.slice(method, rest, body)
+                // A dry run is answered as a real one, and nothing is kept.
+                let before = query
+                    .contains("dryRun=All")
+                    .then(|| (self.slices.clone(), self.version));
+                let answer = self.slice(method, rest, body);
+                if let Some(before) = before {
+                    (self.slices, self.version) = before;
+                }
+                answer
             }
             _ => refusal(404, "NotFound", &format!("no {method} of {path}")),
         }

@@ -39,6 +39,10 @@ impl Driver {
     /// `divvy k8s dra-plugin`, waited for until the kubelet can find it.
     pub fn start(host: &Host, server: &ApiServer) -> Self {
         let kubelet = host.folder().join("kubelet");
+        // What a kubelet makes when it starts.
+        for own in ["plugins", "plugins_registry"] {
+            std::fs::create_dir_all(kubelet.join(own)).expect("a folder");
+        }
         let log = host.folder().join("driver.log");
         let _earlier = std::fs::remove_file(kubelet.join("plugins_registry/gpu.divvy.dev-reg.sock"));
         let mut command = host.divvy(["k8s", "dra-plugin", "--node", "node-a", "--kubelet-dir"]);

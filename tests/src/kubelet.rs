@@ -48,7 +48,7 @@ impl<'a> Kubelet<'a> {
         required_file(daemon.to_str()?, "containerd with NRI (cargo xtask setup)")?;
         on_path("runc", "OCI runtime (cargo xtask setup)")?;
         on_path("curl", "curl (cargo xtask setup)")?;
-        let home = host.folder().join("kubelet");
+        let home = host.folder().join("cri");
         for folder in ["plugins", "logs", "none"] {
             fs::create_dir_all(home.join(folder)).expect("a folder");
         }
@@ -182,6 +182,21 @@ impl<'a> Kubelet<'a> {
         mounts: &[(&Path, &str)],
         program: &[&str],
     ) -> Result<String, String> {
+        self.container_with(pod, name, mounts, program, &[])
+    }
+
+    /// The same with CDI devices, as a kubelet has them from its plugins.
+    ///
+    /// # Errors
+    /// As [`Self::container`].
+    pub fn container_with(
+        &self,
+        pod: &str,
+        name: &str,
+        mounts: &[(&Path, &str)],
+        program: &[&str],
+        devices: &[String],
+    ) -> Result<String, String> {
         let config = Writer::default()
             .message(1, Writer::default().text(1, name))
             .message(2, Writer::default().text(1, IMAGE));
@@ -196,6 +211,9 @@ impl<'a> Kubelet<'a> {
         let config = config
             .text(11, &format!("{pod}-{name}.log"))
             .message(15, Writer::default().message(2, security));
+        let config = devices.iter().fold(config, |config, device| {
+            config.message(17, Writer::default().text(1, device))
+        });
         let request = Writer::default()
             .text(1, pod)
             .message(2, config)
@@ -215,13 +233,18 @@ impl<'a> Kubelet<'a> {
 
     /// A container that runs the probe; its id, and the tenant.
     pub fn tenant(&self, pod: &str, name: &str) -> (String, Tenant) {
+        self.tenant_with(pod, name, &[])
+    }
+
+    /// The same with CDI devices.
+    pub fn tenant_with(&self, pod: &str, name: &str, devices: &[String]) -> (String, Tenant) {
         let io = self.home.join(format!("io-{pod}-{name}"));
         fs::create_dir_all(&io).expect("a folder");
         let fifos = ["in", "out"].map(|name| io.join(name));
         succeeded(&finish(Command::new("mkfifo").args(&fifos)));
         let program = ["/bin/sh", "-c", "exec /bin/probe </io/in >/io/out"];
         let id = self
-            .container(pod, name, &[(&io, "/io")], &program)
+            .container_with(pod, name, &[(&io, "/io")], &program, devices)
             .unwrap_or_else(|said| panic!("{said}"));
         self.start(&id).unwrap_or_else(|said| panic!("{said}"));
         let mut relay = self.host.command("sh");
@@ -301,7 +324,8 @@ impl<'a> Kubelet<'a> {
 }
 
 fn settings(home: &Path) -> String {
-    let home = home.display();
+    let cdi = home.with_file_name("cdi");
+    let (home, cdi) = (home.display(), cdi.display());
     format!(
         r#"version = 2
 root = "{home}/root"
@@ -322,6 +346,8 @@ sandbox_image = "{IMAGE}"
 restrict_oom_score_adj = true
 disable_apparmor = true
 tolerate_missing_hugetlb_controller = true
+enable_cdi = true
+cdi_spec_dirs = ["{cdi}"]
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "{home}/none"
 conf_dir = "{home}/none"

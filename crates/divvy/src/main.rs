@@ -29,7 +29,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     divvy_agent::hold_back_file_size();
-    let words = verbs::container::nri::words().unwrap_or_else(|| std::env::args_os().collect());
+    let words = verbs::container::nri::words()
+        .or_else(verbs::k8s::words)
+        .unwrap_or_else(|| std::env::args_os().collect());
     let cli = match Cli::read(words) {
         Ok(cli) => cli,
         Err(error) => {

@@ -36,6 +36,7 @@ schemas! {
     MigPlan
     MpsStatus
     PartitionList
+    PodSliceList
     RunPlan
     SharingModeList
     Slice

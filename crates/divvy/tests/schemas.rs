@@ -82,6 +82,7 @@ fn every_document_is_as_its_schema_says() {
         &["cdi", "list"],
         &["cdi", "generate", "--dry-run"],
         &["cdi", "validate"],
+        &["k8s", "top"],
         &["run", "--dry-run", "--memory", "1GiB", "--", "true"],
         &["run", "--observe", "--dry-run", "--", "true"],
     ] {

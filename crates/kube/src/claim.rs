@@ -47,6 +47,27 @@ pub fn base(request: &str) -> &str {
     request.split_once('/').map_or(request, |(base, _)| base)
 }
 
+/// Whether no pod can have the claim of this UID any more: it is another's name now, was not allocated, or is reserved for none.
+#[must_use]
+pub fn is_forgotten(claim: &ResourceClaim, uid: &str) -> bool {
+    let status = claim.status.as_ref();
+    let allocated = status.is_some_and(|status| status.allocation.is_some());
+    let reserved = status.and_then(|status| status.reserved_for.as_ref());
+    claim.metadata.uid.as_deref() != Some(uid) || !allocated || reserved.is_none_or(|pods| pods.is_empty())
+}
+
+/// The requests of a claim, without subrequests, of which this driver has devices to give.
+#[must_use]
+pub fn served(claim: &ResourceClaim) -> std::collections::BTreeSet<String> {
+    let status = claim.status.as_ref();
+    let devices = status.and_then(|status| status.allocation.as_ref()?.devices.as_ref()?.results.as_ref());
+    let ours = devices
+        .into_iter()
+        .flatten()
+        .filter(|result| result.driver == DRIVER);
+    ours.map(|result| base(&result.request).to_owned()).collect()
+}
+
 /// What this driver is to prepare of the claim, by request.
 ///
 /// # Errors
@@ -55,13 +76,15 @@ pub fn requests(claim: &ResourceClaim, uid: &str, pool: &str) -> Result<Vec<Requ
     if claim.metadata.uid.as_deref() != Some(uid) {
         return Err(refused("the claim was deleted and made again under its name"));
     }
-    let allocation = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.allocation.as_ref());
+    let status = claim.status.as_ref();
+    let allocation = status.and_then(|status| status.allocation.as_ref());
     let devices = allocation
         .and_then(|allocation| allocation.devices.as_ref())
         .ok_or_else(|| refused("the claim is not allocated"))?;
+    // A call that is late comes for a pod that has ended.
+    if is_forgotten(claim, uid) {
+        return Err(refused("no pod has the claim reserved"));
+    }
     let (none, nothing) = (Vec::new(), Vec::new());
     let configs = devices.config.as_ref().unwrap_or(&none);
     let mut found: BTreeMap<&str, Vec<Allocated>> = BTreeMap::new();
@@ -119,24 +142,38 @@ fn allocated(result: &DeviceRequestAllocationResult, pool: &str) -> Result<Alloc
     })
 }
 
-/// The terms of a request: those of the claim before those of the class, a later one before an earlier one.
+/// The terms of a request: the class's, and the claim's as far as the class allows them. A later one counts more than an earlier
+/// one of the same source.
 fn parameters(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result<Parameters, Fault> {
-    let mut terms = Parameters::default();
-    for source in ["FromClass", "FromClaim"] {
-        for config in configs.iter().filter(|config| config.source == source) {
-            let named = config.requests.as_deref().unwrap_or_default();
-            let is_meant =
-                named.is_empty() || named.iter().any(|name| name == request || name == base(request));
-            if let Some(opaque) = config
-                .opaque
-                .as_ref()
-                .filter(|opaque| is_meant && opaque.driver == DRIVER)
-            {
-                terms = Parameters::read(&opaque.parameters.0)?.over(terms);
+    let (mut class, mut claim) = (Parameters::default(), Parameters::default());
+    for config in configs {
+        let named = config.requests.as_deref().unwrap_or_default();
+        let is_meant = named.is_empty() || named.iter().any(|name| name == request || name == base(request));
+        let Some(opaque) = config
+            .opaque
+            .as_ref()
+            .filter(|opaque| is_meant && opaque.driver == DRIVER)
+        else {
+            continue;
+        };
+        let terms = match &*config.source {
+            "FromClass" => &mut class,
+            "FromClaim" => &mut claim,
+            // Whose word it is decides what it may say.
+            other => {
+                return Err(refused(&format!(
+                    "the parameters' source `{}` is neither FromClass nor FromClaim",
+                    other
+                        .chars()
+                        .filter(|c| !c.is_control())
+                        .take(64)
+                        .collect::<String>()
+                )));
             }
-        }
+        };
+        *terms = Parameters::read(&opaque.parameters.0)?.over(*terms);
     }
-    Ok(terms)
+    claim.within(class)
 }
 
 /// The refusal to prepare a claim.
@@ -156,7 +193,8 @@ mod tests {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
             "metadata": {"name": "c", "namespace": "default", "uid": "u-1"},
             "spec": {},
-            "status": {"allocation": {"devices": {"results": results, "config": config}}},
+            "status": {"allocation": {"devices": {"results": results, "config": config}},
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": "p-1"}]},
         }))
         .expect("a claim")
     }
@@ -203,8 +241,8 @@ mod tests {
         let claim = claim(
             &json!([result("a/half", "gpu-0", "s1"), result("b", "gpu-0", "s2")]),
             &json!([
-                config("FromClaim", &["a"], json!({"cap": "soft"})),
-                config("FromClass", &[], json!({"cap": "hard", "class": "latency"})),
+                config("FromClaim", &["a"], json!({"cap": "hard"})),
+                config("FromClass", &[], json!({"cap": "soft", "class": "latency"})),
                 {"source": "FromClaim", "requests": [], "opaque": {"driver": "gpu.nvidia.com", "parameters": {"x": 1}}},
             ]),
         );
@@ -216,10 +254,22 @@ mod tests {
         assert_eq!(
             caps,
             [
-                (Some(Cap::Soft), Some(Class::Latency)),
-                (Some(Cap::Hard), Some(Class::Latency))
+                (Some(Cap::Hard), Some(Class::Latency)),
+                (Some(Cap::Soft), Some(Class::Latency))
             ]
         );
+        // The same words in the claim take what the class did not give; a source that is not known gives nothing.
+        for source in ["FromClaim", "FromNowhere"] {
+            let config = json!([config(source, &[], json!({"oversubscribe": "2x"}))]);
+            let claim = self::claim(&json!([result("a", "gpu-0", "s1")]), &config);
+            assert_eq!(
+                requests(&claim, "u-1", "node").expect_err(source).code,
+                Code::Claim
+            );
+        }
+        let config = json!([config("FromClass", &[], json!({"oversubscribe": "2x"}))]);
+        let claim = self::claim(&json!([result("a", "gpu-0", "s1")]), &config);
+        requests(&claim, "u-1", "node").expect("the class's word");
     }
 
     #[test]
@@ -241,6 +291,13 @@ mod tests {
                 .expect_err("another")
                 .message
                 .contains("again")
+        );
+        let mut unreserved = good.clone();
+        unreserved.status.as_mut().expect("a status").reserved_for = None;
+        let late = requests(&unreserved, "u-1", "node").expect_err("late");
+        assert!(late.message.contains("reserved"), "{late:?}");
+        assert!(
+            is_forgotten(&unreserved, "u-1") && !is_forgotten(&good, "u-1") && is_forgotten(&good, "u-2")
         );
         let mut bare = good;
         bare.status = None;

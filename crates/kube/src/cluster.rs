@@ -1,5 +1,6 @@
 //! What is asked of the API server, so that tests have one of their own.
 
+use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 
 /// Why the API server did not do it.
@@ -38,6 +39,12 @@ pub trait Cluster: Send + Sync {
     fn replace(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal>;
     /// Deletes one. One that is gone already is no error.
     fn delete(&self, name: &str) -> Result<(), Refusal>;
+    /// What the server would keep of a new one: a dry run, which changes nothing.
+    fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal>;
+    /// The pods of a namespace on a node.
+    fn pods(&self, namespace: &str, node: &str) -> Result<Vec<Pod>, Refusal>;
+    /// Writes an event.
+    fn tell(&self, event: &Event) -> Result<(), Refusal>;
     /// A claim.
     fn claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, Refusal>;
 }

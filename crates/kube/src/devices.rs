@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use divvy_model::{DeviceKind, DeviceRecord, Vendor};
 use k8s_openapi::api::resource::v1::{
     CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, CounterSet, Device, DeviceAttribute,
-    DeviceCapacity, DeviceCounterConsumption, ResourcePool, ResourceSlice, ResourceSliceSpec,
+    DeviceCapacity, DeviceCounterConsumption, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
@@ -52,6 +52,40 @@ pub struct Owner {
     pub uid: String,
 }
 
+/// What is published of the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// In which forms.
+    pub shape: Shape,
+    /// Unhealthy devices have a taint; where the server keeps none they are left out.
+    pub taints: bool,
+    /// What the claims of one device may have of its time together, in percent: 100, or more to overcommit.
+    pub most_cores: u64,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self {
+            shape: Shape::Both,
+            taints: true,
+            most_cores: 100,
+        }
+    }
+}
+
+/// The taint of a device that is not well.
+pub const UNHEALTHY: &str = "gpu.divvy.dev/unhealthy";
+
+/// What is wrong with a device, as far as it matters to new claims. A device that is slowed down for a while is well.
+#[must_use]
+pub fn ailments(device: &DeviceRecord) -> Vec<&str> {
+    let health = device.hardware.iter().flat_map(|facts| &facts.health);
+    health
+        .map(String::as_str)
+        .filter(|words| !words.starts_with("it is slowed down"))
+        .collect()
+}
+
 /// A device's name in the pool: its UUID in a label's letters.
 #[must_use]
 pub fn name(device: &DeviceRecord) -> String {
@@ -63,6 +97,15 @@ pub fn name(device: &DeviceRecord) -> String {
         .take(63 - SHARED.len())
         .collect();
     plain.trim_matches('-').to_owned()
+}
+
+/// A device's name in the pool in this form.
+#[must_use]
+pub fn published_name(device: &DeviceRecord, form: Form) -> String {
+    match form {
+        Form::Whole => name(device),
+        Form::Shared => format!("{}{SHARED}", name(device)),
+    }
 }
 
 /// The device of this name in the pool, and the form in which it has it.
@@ -87,6 +130,20 @@ fn is_offered(device: &DeviceRecord) -> bool {
 #[must_use]
 pub fn shared_memory(device: &DeviceRecord) -> u64 {
     device.memory_usable_bytes().0 / STEP * STEP
+}
+
+/// What all claims of a device together may have of its memory: with an agent that overcommits, more than there is.
+#[must_use]
+pub fn given_memory(device: &DeviceRecord) -> u64 {
+    let usable = device.memory_usable_bytes().0;
+    let ratio = device
+        .sharing
+        .as_ref()
+        .map_or(1.0, |sharing| sharing.oversubscription_ratio);
+    match ratio.is_finite() && ratio > 1.0 {
+        true => (usable as f64 * ratio.min(100.0)) as u64,
+        false => usable,
+    }
 }
 
 fn text(value: &str) -> Option<DeviceAttribute> {
@@ -177,7 +234,7 @@ fn plain(value: k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> Devi
     }
 }
 
-fn capacity(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceCapacity> {
+fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<String, DeviceCapacity> {
     let slots = device
         .sharing
         .as_ref()
@@ -201,7 +258,7 @@ fn capacity(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceCapacit
                 (
                     "memory",
                     DeviceCapacity {
-                        value: bytes(memory),
+                        value: bytes(given_memory(device) / STEP * STEP),
                         request_policy: Some(CapacityRequestPolicy {
                             default: Some(bytes(memory)),
                             valid_range: range(bytes(STEP), bytes(memory), bytes(STEP)),
@@ -212,7 +269,7 @@ fn capacity(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceCapacit
                 (
                     "cores",
                     DeviceCapacity {
-                        value: count(100),
+                        value: count(most_cores),
                         request_policy: Some(CapacityRequestPolicy {
                             default: Some(count(0)),
                             valid_range: range(count(0), count(100), count(1)),
@@ -243,8 +300,16 @@ fn owner_counter() -> BTreeMap<String, Counter> {
     [("owner".to_owned(), Counter { value: count(1) })].into()
 }
 
-fn offered(device: &DeviceRecord, form: Form, counters: bool) -> Device {
+fn offered(device: &DeviceRecord, form: Form, offer: Offer) -> Device {
     let plain = name(device);
+    let counters = offer.shape == Shape::Both;
+    let taint = || {
+        vec![DeviceTaint {
+            key: UNHEALTHY.into(),
+            effect: "NoSchedule".into(),
+            ..DeviceTaint::default()
+        }]
+    };
     let consumes = || {
         vec![DeviceCounterConsumption {
             counter_set: plain.clone(),
@@ -252,13 +317,11 @@ fn offered(device: &DeviceRecord, form: Form, counters: bool) -> Device {
         }]
     };
     Device {
-        name: match form {
-            Form::Whole => plain.clone(),
-            Form::Shared => format!("{plain}{SHARED}"),
-        },
+        name: published_name(device, form),
         allow_multiple_allocations: (form == Form::Shared).then_some(true),
         attributes: Some(attributes(device, form)),
-        capacity: Some(capacity(device, form)),
+        capacity: Some(capacity(device, form, offer.most_cores)),
+        taints: (offer.taints && !ailments(device).is_empty()).then(taint),
         consumes_counters: counters.then(consumes),
         ..Device::default()
     }
@@ -270,17 +333,20 @@ type Part = (String, Option<Vec<CounterSet>>, Option<Vec<Device>>);
 /// The pool of a node: every ResourceSlice of one generation, sets of counters first. Their order of devices is the order
 /// in which the scheduler tries them: shares before whole devices, each by index.
 #[must_use]
-pub fn pool(owner: &Owner, devices: &[DeviceRecord], shape: Shape, generation: i64) -> Vec<ResourceSlice> {
-    let devices: Vec<&DeviceRecord> = devices.iter().filter(|device| is_offered(device)).collect();
-    let counters = shape == Shape::Both;
-    let forms: &[Form] = match shape {
+pub fn pool(owner: &Owner, devices: &[DeviceRecord], offer: Offer, generation: i64) -> Vec<ResourceSlice> {
+    let devices: Vec<&DeviceRecord> = devices
+        .iter()
+        .filter(|device| is_offered(device) && (offer.taints || ailments(device).is_empty()))
+        .collect();
+    let counters = offer.shape == Shape::Both;
+    let forms: &[Form] = match offer.shape {
         Shape::Both => &[Form::Shared, Form::Whole],
         Shape::SharedOnly => &[Form::Shared],
         Shape::WholeOnly => &[Form::Whole],
     };
     let offers: Vec<Device> = forms
         .iter()
-        .flat_map(|form| devices.iter().map(|device| offered(device, *form, counters)))
+        .flat_map(|form| devices.iter().map(|device| offered(device, *form, offer)))
         .collect();
     let sets: Vec<CounterSet> = devices
         .iter()
@@ -328,6 +394,12 @@ pub fn pool(owner: &Owner, devices: &[DeviceRecord], shape: Shape, generation: i
         },
     };
     parts.into_iter().map(slice).collect()
+}
+
+/// A name under which nothing is published.
+pub(crate) fn probe_name(name: &str) -> String {
+    let digest = crate::state::digest(&["probe", name]);
+    format!("probe-{digest}.{DRIVER}")
 }
 
 /// The name of a ResourceSlice, of 253 characters at most.
@@ -378,7 +450,7 @@ pub(crate) mod tests {
     #[test]
     fn both_forms_exclude_each_other_and_follow_kubernetes_bounds() {
         let all: Vec<DeviceRecord> = (0..40).map(device).collect();
-        let pool = pool(&owner("node"), &all, Shape::Both, 3);
+        let pool = pool(&owner("node"), &all, Offer::default(), 3);
         let sets: Vec<usize> = pool
             .iter()
             .filter_map(|slice| Some(slice.spec.shared_counters.as_ref()?.len()))
@@ -454,11 +526,87 @@ pub(crate) mod tests {
             mig_mode: Some(true),
             ..Hardware::default()
         }));
-        let shared = pool(&owner("node"), &[divided, device(1)], Shape::SharedOnly, 1);
+        let shares = Offer {
+            shape: Shape::SharedOnly,
+            ..Offer::default()
+        };
+        let shared = pool(&owner("node"), &[divided, device(1)], shares, 1);
         assert_eq!(shared.len(), 1);
         let devices = shared[0].spec.devices.as_ref().expect("devices");
         assert!(devices.len() == 1 && devices[0].consumes_counters.is_none());
-        assert!(pool(&owner("node"), &[], Shape::Both, 1).is_empty());
+        assert!(pool(&owner("node"), &[], Offer::default(), 1).is_empty());
+    }
+
+    pub(crate) fn ill(index: u32) -> DeviceRecord {
+        let mut device = device(index);
+        device.hardware.get_or_insert_default().health = vec!["2 uncorrectable memory errors".into()];
+        device
+    }
+
+    #[test]
+    fn an_unhealthy_device_has_a_taint_or_is_left_out() {
+        let mut warm = device(1);
+        warm.hardware.get_or_insert_default().health =
+            vec!["it is slowed down by the driver: too hot".into()];
+        let of = |taints: bool| {
+            let offer = Offer {
+                taints,
+                ..Offer::default()
+            };
+            let pool = pool(&owner("node"), &[ill(0), warm.clone()], offer, 1);
+            let devices = pool.into_iter().filter_map(|slice| slice.spec.devices);
+            let tainted = |device: Device| {
+                let effects = device
+                    .taints
+                    .into_iter()
+                    .flatten()
+                    .map(|taint| (taint.key, taint.effect));
+                (
+                    device.name.starts_with("gpu-00000000"),
+                    effects.collect::<Vec<_>>(),
+                )
+            };
+            devices.flatten().map(tainted).collect::<Vec<_>>()
+        };
+        let taint = vec![(UNHEALTHY.to_owned(), "NoSchedule".to_owned())];
+        let ill = (true, taint);
+        let well = (false, Vec::new());
+        assert_eq!(of(true), [ill.clone(), well.clone(), ill, well.clone()]);
+        assert_eq!(of(false), [well.clone(), well]);
+    }
+
+    #[test]
+    fn overcommitted_devices_are_given_out_beyond_what_they_have_and_no_claim_is() {
+        let mut full = device(0);
+        full.sharing = Some(divvy_model::Sharing {
+            oversubscription_ratio: 1.5,
+            slice_max: 16,
+            ..divvy_model::Sharing::default()
+        });
+        let offer = Offer {
+            most_cores: 200,
+            ..Offer::default()
+        };
+        let pool = pool(&owner("node"), &[full.clone()], offer, 1);
+        let shared = pool[1].spec.devices.as_ref().expect("devices")[0]
+            .capacity
+            .clone()
+            .expect("capacities");
+        let most = |name: &str| {
+            let policy = shared[name].request_policy.as_ref().expect("a policy");
+            let range = policy.valid_range.as_ref().expect("a range");
+            (whole(&shared[name].value), range.max.as_ref().and_then(whole))
+        };
+        assert_eq!(most("cores"), (Some(200), Some(100)));
+        let (all, one) = most("memory");
+        assert_eq!(one, Some(shared_memory(&full)));
+        assert_eq!(all, Some(given_memory(&full) / STEP * STEP));
+        assert_eq!(given_memory(&full), full.memory_usable_bytes().0 * 3 / 2);
+        // Factors that are none.
+        for ratio in [f64::NAN, f64::INFINITY, 0.0, -1.0, 0.5] {
+            full.sharing.as_mut().expect("some").oversubscription_ratio = ratio;
+            assert_eq!(given_memory(&full), full.memory_usable_bytes().0, "{ratio}");
+        }
     }
 
     #[test]

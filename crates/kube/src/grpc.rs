@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::node::{Named, Node};
+use crate::health::{Health, Reports};
+use crate::node::{Device, Named, Node, Ticket};
 
 /// Generated from the files in `proto/`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
@@ -24,8 +26,26 @@ pub mod v1beta1 {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1beta1");
 }
 
+/// Messages about devices' health.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod health {
+    tonic::include_proto!("v1alpha1");
+}
+
+/// Messages about the pods of the node.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod podresources {
+    tonic::include_proto!("v1");
+}
+
+/// Messages of device plugins.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod deviceplugin {
+    tonic::include_proto!("v1beta1");
+}
+
 /// What the kubelet calls the versions.
-pub const VERSIONS: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
+pub const VERSIONS: [&str; 3] = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
 
 /// The most claims that are served in one call: a node has 110 pods by default.
 const MOST_CLAIMS: usize = 4096;
@@ -45,30 +65,66 @@ pub struct Plugin {
 }
 
 impl Plugin {
-    /// Does this for each claim, off the loop: each asks the agent and the API server.
-    async fn each<T: Send + 'static>(
+    async fn prepare(
         &self,
         claims: Vec<Named>,
+    ) -> Result<Vec<(String, Result<Vec<Device>, String>)>, Status> {
+        // In the order in which calls come, and before they wait for a thread.
+        let calls: Vec<(Named, Ticket)> = (claims.into_iter().take(MOST_CLAIMS + 1))
+            .map(|claim| (claim.clone(), self.node.arrive(&claim)))
+            .collect();
+        // A call that the kubelet gives up is dropped here, and makes nothing any more.
+        let given_up = GivenUp(calls.iter().map(|(_, ticket)| ticket.clone()).collect());
+        let work = |node: &Node, (claim, ticket): &(Named, Ticket)| node.prepare_for(claim, ticket);
+        let done = self.each(calls, "prepare", |(claim, _)| claim, work).await;
+        drop(given_up);
+        done
+    }
+
+    async fn unprepare(&self, claims: Vec<Named>) -> Result<Vec<(String, Result<(), String>)>, Status> {
+        for claim in claims.iter().take(MOST_CLAIMS) {
+            self.node.overtake(claim);
+        }
+        self.each(claims, "unprepare", |claim| claim, Node::unprepare)
+            .await
+    }
+
+    /// Does this for each claim, off the loop: each asks the agent and the API server.
+    async fn each<C: Send + 'static, T: Send + 'static>(
+        &self,
+        claims: Vec<C>,
         what: &'static str,
-        work: fn(&Node, &Named) -> Result<T, divvy_model::Fault>,
+        named: fn(&C) -> &Named,
+        work: fn(&Node, &C) -> Result<T, divvy_model::Fault>,
     ) -> Result<Vec<(String, Result<T, String>)>, Status> {
         if claims.len() > MOST_CLAIMS {
             return Err(Status::invalid_argument("more claims than a node can have"));
         }
         let plugin = self.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let of = |claim: Named| {
-                let done = work(&plugin.node, &claim).map_err(|fault| {
+            let of = |call: C| {
+                let done = work(&plugin.node, &call);
+                let claim = named(&call);
+                let done = done.map_err(|fault| {
                     let said = (plugin.line)(&fault);
                     (plugin.log)(&format!("{what} {}/{}: {said}", claim.namespace, claim.name));
                     said
                 });
-                (claim.uid, done)
+                (claim.uid.clone(), done)
             };
             claims.into_iter().map(of).collect()
         });
         done.await
             .map_err(|_| Status::internal("the call failed inside the driver"))
+    }
+}
+
+/// Ends the tickets of a call, however the call ends. Those of a call that was answered are of no use any more.
+struct GivenUp(Vec<Ticket>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Ticket::end);
     }
 }
 
@@ -85,10 +141,8 @@ macro_rules! version {
                     uid: claim.uid,
                     name: claim.name,
                 });
-                let done = self
-                    .each(claims.collect(), "prepare", Node::prepare)
-                    .await?;
-                let answer = |done: Result<Vec<crate::node::Device>, String>| match done {
+                let done = self.prepare(claims.collect()).await?;
+                let answer = |done: Result<Vec<Device>, String>| match done {
                     Ok(devices) => $version::NodePrepareResourceResponse {
                         devices: devices
                             .into_iter()
@@ -125,9 +179,7 @@ macro_rules! version {
                     uid: claim.uid,
                     name: claim.name,
                 });
-                let done = self
-                    .each(claims.collect(), "unprepare", Node::unprepare)
-                    .await?;
+                let done = self.unprepare(claims.collect()).await?;
                 let answer = |done: Result<(), String>| $version::NodeUnprepareResourceResponse {
                     error: done.err().unwrap_or_default(),
                 };
@@ -145,6 +197,57 @@ macro_rules! version {
 
 version!(v1);
 version!(v1beta1);
+
+/// Tells the kubelet how devices are, at once and whenever they were looked at again.
+#[derive(Clone)]
+pub struct HealthWatch {
+    /// The latest reports.
+    pub reports: Reports,
+}
+
+#[tonic::async_trait]
+impl health::dra_resource_health_server::DraResourceHealth for HealthWatch {
+    type NodeWatchResourcesStream = ReceiverStream<Result<health::NodeWatchResourcesResponse, Status>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<health::NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        let mut reports = self.reports.clone();
+        let (sender, receiver) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let devices = reports.borrow_and_update().iter().map(report).collect();
+                let response = health::NodeWatchResourcesResponse { devices };
+                if sender.send(Ok(response)).await.is_err() {
+                    break;
+                }
+                tokio::select! {
+                    changed = reports.changed() => if changed.is_err() { break },
+                    () = sender.closed() => break,
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+fn report(device: &Health) -> health::DeviceHealth {
+    let status = match device.trouble.is_empty() {
+        true => health::HealthStatus::Healthy,
+        false => health::HealthStatus::Unhealthy,
+    };
+    health::DeviceHealth {
+        device: Some(health::DeviceIdentifier {
+            pool_name: device.pool.clone(),
+            device_name: device.device.clone(),
+        }),
+        health: status.into(),
+        last_updated_time: device.at_unix_s,
+        health_check_timeout_seconds: crate::health::TIMEOUT_S,
+        message: device.trouble.clone(),
+    }
+}
 
 /// Tells the kubelet where the driver is.
 #[derive(Clone)]
@@ -179,5 +282,46 @@ impl pluginregistration::registration_server::Registration for Registration {
             false => (self.log)(&format!("the kubelet refused the driver: {}", status.error)),
         }
         Ok(Response::new(pluginregistration::RegistrationStatusResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt;
+
+    use super::health::dra_resource_health_server::DraResourceHealth;
+    use super::*;
+    use crate::devices::tests::{device, ill};
+    use crate::health::Watch;
+
+    #[test]
+    fn the_kubelet_hears_of_each_look() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a loop");
+        runtime.block_on(async {
+            let (mut watch, reports) = Watch::new();
+            watch.note("node", &[device(0)], 1);
+            let service = HealthWatch { reports };
+            let asked = service.node_watch_resources(Request::new(health::NodeWatchResourcesRequest {}));
+            let mut stream = asked.await.expect("a stream").into_inner();
+            for (number, devices, status) in [
+                (2, [ill(0)], health::HealthStatus::Unhealthy),
+                (3, [device(0)], health::HealthStatus::Healthy),
+            ] {
+                watch.note("node", &devices, number);
+                let told = loop {
+                    let told = stream.next().await.expect("a report").expect("told").devices;
+                    if told[0].last_updated_time == number {
+                        break told;
+                    }
+                };
+                assert_eq!(told.len(), 2, "both forms");
+                assert!(told.iter().all(|device| device.health() == status), "{told:?}");
+                assert_eq!(told[0].device.as_ref().expect("a device").pool_name, "node");
+            }
+            drop(watch);
+            while stream.next().await.is_some() {}
+        });
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use divvy_model::{Code, Fault};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, Config};
@@ -109,6 +109,26 @@ impl Cluster for Live {
             Ok(_) | Err(Refusal::NotFound(_)) => Ok(()),
             Err(refusal) => Err(refusal),
         }
+    }
+
+    fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        self.ask(self.slices().create(&dry, slice))
+    }
+
+    fn pods(&self, namespace: &str, node: &str) -> Result<Vec<Pod>, Refusal> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        Ok(self.ask(pods.list(&here))?.items)
+    }
+
+    fn tell(&self, event: &Event) -> Result<(), Refusal> {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        self.ask(events.create(&PostParams::default(), event)).map(drop)
     }
 
     fn claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, Refusal> {

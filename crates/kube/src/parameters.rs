@@ -14,6 +14,8 @@ pub const API_VERSION: &str = "gpu.divvy.dev/v1alpha1";
 pub const KIND: &str = "SliceParameters";
 /// The longest text that is read as one of their values.
 const LONGEST: usize = 64;
+/// The levels that a slice of a container can have. `env` has no limits, and `hardware` and `vm` are no slices.
+const GIVEN: [Isolation; 3] = [Isolation::Cooperative, Isolation::Supervised, Isolation::Enforced];
 
 /// Terms, each as far as it was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Parameters {
     pub share: Option<Mode>,
     /// The isolation level.
     pub isolation: Option<Isolation>,
+    /// The level is the claim's own word: the agent may choose a stronger one.
+    pub isolation_is_least: bool,
     /// What follows where a process takes more than the slice has.
     pub on_overuse: Option<OnOveruse>,
     /// What follows where a limit cannot be enforced.
@@ -69,12 +73,26 @@ impl Parameters {
             )));
         }
         let weight = written.weight.map(|weight| weight.to_string());
+        let share = word("share", written.share)?;
+        if share == Some(Mode::Mig) {
+            return Err(refused(
+                "share: `mig` is not given by parameters; a MIG instance is a device of its own, of type `mig`",
+            ));
+        }
+        let isolation: Option<Isolation> = word("isolation", written.isolation)?;
+        if let Some(level) = isolation.filter(|level| !GIVEN.contains(level)) {
+            return Err(refused(&format!(
+                "isolation: `{}` cannot be given to a pod; choose cooperative, supervised or enforced",
+                level.name()
+            )));
+        }
         Ok(Self {
             class: word("class", written.class)?,
             weight: word("weight", weight)?,
             cap: word("cap", written.cap)?,
-            share: word("share", written.share)?,
-            isolation: word("isolation", written.isolation)?,
+            share,
+            isolation,
+            isolation_is_least: false,
             on_overuse: word("onOveruse", written.on_overuse)?,
             policy: word("policy", written.policy)?,
             on_oom_wait_ns: written.on_oom.as_deref().map(on_oom).transpose()?,
@@ -91,11 +109,71 @@ impl Parameters {
             cap: self.cap.or(below.cap),
             share: self.share.or(below.share),
             isolation: self.isolation.or(below.isolation),
+            isolation_is_least: match self.isolation {
+                Some(_) => self.isolation_is_least,
+                None => below.isolation_is_least,
+            },
             on_overuse: self.on_overuse.or(below.on_overuse),
             policy: self.policy.or(below.policy),
             on_oom_wait_ns: self.on_oom_wait_ns.or(below.on_oom_wait_ns),
             oversubscribe_percent: self.oversubscribe_percent.or(below.oversubscribe_percent),
         }
+    }
+
+    /// A claim's terms on those of its class. The class is the administrator's; the claim is written by whoever may make pods. So
+    /// a claim may ask for stricter limits and for less, and never for more than its class says.
+    ///
+    /// # Errors
+    /// [`Code::Claim`] names the term that would be weaker than the class's, or would take from others.
+    pub fn within(self, class: Self) -> Result<Self, Fault> {
+        let only = |field: &str, claim: String, class: String| {
+            Err(refused(&format!(
+                "{field}: the claim says `{claim}`, and its DeviceClass allows `{class}`"
+            ))
+            .hint("a claim may only be stricter than its DeviceClass; the terms of the class are the administrator's"))
+        };
+        if let (Some(claim), Some(class)) = (self.isolation, class.isolation)
+            && claim < class
+        {
+            return only("isolation", claim.to_string(), class.to_string());
+        }
+        if let (Some(claim), Some(class)) = (self.share, class.share)
+            && claim != class
+        {
+            return only("share", claim.to_string(), class.to_string());
+        }
+        if (self.cap, class.cap) == (Some(Cap::Soft), Some(Cap::Hard)) {
+            return only("cap", Cap::Soft.to_string(), Cap::Hard.to_string());
+        }
+        if (self.class, class.class) == (Some(Class::Latency), Some(Class::BestEffort)) {
+            return only("class", Class::Latency.to_string(), Class::BestEffort.to_string());
+        }
+        // Here silence means the default.
+        let (claim, allowed) = (
+            self.on_overuse.unwrap_or_default(),
+            class.on_overuse.unwrap_or_default(),
+        );
+        if self.on_overuse.is_some() && claim > allowed {
+            return only("onOveruse", claim.to_string(), allowed.to_string());
+        }
+        let (claim, allowed) = (self.policy.unwrap_or_default(), class.policy.unwrap_or_default());
+        if (self.policy.is_some(), claim, allowed) == (true, Policy::BestEffort, Policy::Strict) {
+            return only("policy", claim.to_string(), allowed.to_string());
+        }
+        let (claim, allowed) = (self.weight.unwrap_or_default(), class.weight.unwrap_or_default());
+        if self.weight.is_some() && claim > allowed {
+            return only("weight", claim.to_string(), allowed.to_string());
+        }
+        let allowed = class.oversubscribe_percent.unwrap_or(100);
+        if let Some(claim) = self.oversubscribe_percent.filter(|claim| *claim > allowed) {
+            let times = |percent: u32| format!("{}x", f64::from(percent) / 100.0);
+            return only("oversubscribe", times(claim), times(allowed));
+        }
+        Ok(Self {
+            isolation_is_least: self.isolation.is_some() && class.isolation.is_none(),
+            ..self
+        }
+        .over(class))
     }
 
     /// Writes them into a request, whose share is there already.
@@ -115,7 +193,7 @@ impl Parameters {
         terms.policy = self.policy.unwrap_or_default();
         terms.on_oom_wait_ns = self.on_oom_wait_ns.unwrap_or_default();
         terms.isolation = self.isolation.unwrap_or_default();
-        request.isolation_unasked = self.isolation.is_none();
+        request.isolation_unasked = self.isolation.is_none() || self.isolation_is_least;
         request.oversubscribe_percent = self.oversubscribe_percent.unwrap_or(100);
         Ok(())
     }
@@ -247,6 +325,10 @@ mod tests {
             (json!({"oversubscribe": "0.5x"}), "oversubscribe"),
             (json!({"oversubscribe": "infx"}), "oversubscribe"),
             (json!({"isolation": "strong"}), "isolation"),
+            (json!({"isolation": "env"}), "isolation: `env`"),
+            (json!({"isolation": "hardware"}), "isolation: `hardware`"),
+            (json!({"isolation": "vm"}), "isolation: `vm`"),
+            (json!({"share": "mig"}), "share: `mig`"),
         ] {
             let refused = of(fields.clone()).expect_err("refused");
             assert_eq!(refused.code, Code::Claim);
@@ -264,11 +346,74 @@ mod tests {
     }
 
     #[test]
-    fn a_claims_word_counts_more_than_its_class() {
-        let class = of(json!({"class": "latency", "cap": "hard"})).expect("understood");
-        let claim = of(json!({"cap": "soft"})).expect("understood");
-        let both = claim.over(class);
-        assert_eq!((both.class, both.cap), (Some(Class::Latency), Some(Cap::Soft)));
+    fn a_claim_is_as_strict_as_its_class_or_stricter() {
+        for (class, claim, named) in [
+            (
+                json!({"isolation": "supervised"}),
+                json!({"isolation": "cooperative"}),
+                "isolation",
+            ),
+            (json!({"cap": "hard"}), json!({"cap": "soft"}), "cap"),
+            (
+                json!({"class": "best-effort"}),
+                json!({"class": "latency"}),
+                "class",
+            ),
+            (json!({"share": "mps"}), json!({"share": "lease"}), "share"),
+            (json!({}), json!({"onOveruse": "report"}), "onOveruse"),
+            (
+                json!({"onOveruse": "freeze"}),
+                json!({"onOveruse": "report"}),
+                "onOveruse",
+            ),
+            (json!({}), json!({"policy": "best-effort"}), "policy"),
+            (json!({}), json!({"weight": 101}), "weight"),
+            (json!({"weight": 50}), json!({"weight": 51}), "weight"),
+            (json!({}), json!({"oversubscribe": "1.1x"}), "oversubscribe"),
+            (
+                json!({"oversubscribe": "2x"}),
+                json!({"oversubscribe": "3x"}),
+                "oversubscribe",
+            ),
+        ] {
+            let (class, claim) = (of(class).expect("understood"), of(claim).expect("understood"));
+            let refused = claim.within(class).expect_err(named);
+            assert!(refused.causes[0].starts_with(&format!("{named}:")), "{refused:?}");
+            // What the class says itself is no more than it says.
+            assert_eq!(class.within(class).expect("the same"), class);
+        }
+        let class = of(
+            json!({"class": "latency", "weight": 500, "oversubscribe": "2x", "onOveruse": "report",
+            "policy": "best-effort", "isolation": "cooperative"}),
+        )
+        .expect("understood");
+        let claim = of(
+            json!({"cap": "hard", "weight": 400, "oversubscribe": "1.5x", "onOveruse": "freeze",
+            "policy": "strict", "isolation": "enforced", "onOom": "wait"}),
+        )
+        .expect("understood");
+        let both = claim.within(class).expect("stricter");
+        assert_eq!((both.class, both.cap), (Some(Class::Latency), Some(Cap::Hard)));
+        assert_eq!(
+            (both.weight, both.oversubscribe_percent),
+            (Some(Weight(400)), Some(150))
+        );
+        assert_eq!(
+            (both.isolation, both.policy),
+            (Some(Isolation::Enforced), Some(Policy::Strict))
+        );
+    }
+
+    #[test]
+    fn a_claims_own_level_is_the_least() {
+        let claim = of(json!({"isolation": "cooperative"})).expect("understood");
+        let mut request = SliceRequest::default();
+        let both = claim.within(Parameters::default()).expect("allowed");
+        both.apply(&mut request).expect("applied");
+        assert!(request.isolation_unasked, "the agent's own level may be stronger");
+        let both = Parameters::default().within(claim).expect("allowed");
+        both.apply(&mut request).expect("applied");
+        assert!(!request.isolation_unasked, "a class's level is meant");
     }
 
     #[test]

@@ -4,13 +4,15 @@
 //! was published is read back. Where something is missing, the pool is published again in a form that the server keeps.
 
 use divvy_model::DeviceRecord;
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 
 use crate::cluster::{Cluster, Refusal};
-use crate::devices::{Owner, Shape, pool};
+use crate::devices::{Offer, Owner, Shape, pool};
 
 /// How often a pool is written again after another writer came first.
 const ATTEMPTS: usize = 5;
+/// After so many looks the node's UID is read again, and a server that had dropped fields is asked whether it still does.
+const LOOKS: u32 = 30;
 
 /// What was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,24 +31,29 @@ pub struct Published {
 pub struct Publisher<'a> {
     cluster: &'a dyn Cluster,
     owner: Owner,
-    shape: Shape,
+    offer: Offer,
     fallback: Option<String>,
+    looks: u32,
     /// What was asked for last and what the server kept of it, which may differ in the notation of numbers.
     last: Option<(Vec<ResourceSlice>, Vec<ResourceSlice>)>,
 }
 
 impl<'a> Publisher<'a> {
-    /// Of a node. Nothing is sent yet.
+    /// Of a node whose devices' claims may have so many percent of a device's time together. Nothing is sent yet.
     #[must_use]
-    pub fn new(cluster: &'a dyn Cluster, node: &str) -> Self {
+    pub fn new(cluster: &'a dyn Cluster, node: &str, most_cores: u64) -> Self {
         Self {
             cluster,
             owner: Owner {
                 node: node.to_owned(),
                 uid: String::new(),
             },
-            shape: Shape::Both,
+            offer: Offer {
+                most_cores,
+                ..Offer::default()
+            },
             fallback: None,
+            looks: 0,
             last: None,
         }
     }
@@ -56,6 +63,10 @@ impl<'a> Publisher<'a> {
     /// # Errors
     /// What the API server refuses; publishing again later is right.
     pub fn publish(&mut self, devices: &[DeviceRecord]) -> Result<Published, Refusal> {
+        self.looks += 1;
+        if self.looks >= LOOKS {
+            self.look_again(devices);
+        }
         if self.owner.uid.is_empty() {
             self.owner.uid = self.cluster.node_uid(&self.owner.node)?;
         }
@@ -67,7 +78,7 @@ impl<'a> Publisher<'a> {
                     if lost.is_empty() {
                         return Ok(Published {
                             generation,
-                            shape: self.shape,
+                            shape: self.offer.shape,
                             changed,
                             fallback: self.fallback.clone(),
                         });
@@ -75,20 +86,57 @@ impl<'a> Publisher<'a> {
                     lost
                 }
                 // A server may refuse what is left after it dropped a field.
-                Err(Refusal::Invalid(why)) if self.shape == Shape::Both => vec![Lost::Counters(why)],
+                Err(Refusal::Invalid(why)) if self.offer.shape == Shape::Both => vec![Lost::Counters(why)],
                 Err(refusal) => return Err(refusal),
             };
-            self.shape = below(self.shape, &lost)?;
+            let before = self.offer;
+            self.offer = below(self.offer, &lost)?;
+            let mut instead = Vec::new();
+            match self.offer.shape {
+                shape if shape == before.shape => {}
+                Shape::Both => {}
+                Shape::SharedOnly => instead.push("shares only: no claim gets a whole device"),
+                Shape::WholeOnly => instead.push("whole devices only: no claim gets a share"),
+            }
+            if before.taints && !self.offer.taints {
+                instead.push("healthy devices only");
+            }
             let words: Vec<String> = lost.iter().map(Lost::words).collect();
-            let instead = match self.shape {
-                Shape::Both => "both forms",
-                Shape::SharedOnly => "shares only: no claim gets a whole device",
-                Shape::WholeOnly => "whole devices only: no claim gets a share",
-            };
-            self.fallback = Some(format!(
-                "the API server keeps no {}; published {instead}",
-                words.join(", no ")
-            ));
+            let words = format!(
+                "the API server keeps no {}; published {}",
+                words.join(", no "),
+                instead.join(", and ")
+            );
+            self.fallback = Some(match self.fallback.take() {
+                Some(earlier) => format!("{earlier}; {words}"),
+                None => words,
+            });
+            self.last = None;
+        }
+    }
+
+    /// A node can be deleted and made again under its name, and a server can be upgraded. Neither tells.
+    fn look_again(&mut self, devices: &[DeviceRecord]) {
+        self.looks = 0;
+        self.owner.uid = String::new();
+        if self.fallback.is_none() {
+            return;
+        }
+        let best = Offer {
+            most_cores: self.offer.most_cores,
+            ..Offer::default()
+        };
+        let mut probes = pool(&self.owner, devices, best, 1);
+        let mut kept = Vec::new();
+        for probe in &mut probes {
+            let name = probe.metadata.name.take().unwrap_or_default();
+            probe.metadata.name = Some(crate::devices::probe_name(&name));
+            // One that is refused is kept as little as one that is cut.
+            kept.extend(self.cluster.probe(probe));
+        }
+        if !probes.is_empty() && lost(&probes, &kept).is_empty() {
+            self.offer = best;
+            self.fallback = None;
             self.last = None;
         }
     }
@@ -124,11 +172,13 @@ impl<'a> Publisher<'a> {
             .map(|slice| slice.spec.pool.generation)
             .max()
             .unwrap_or(0);
-        let same = pool(&self.owner, devices, self.shape, newest);
+        let same = pool(&self.owner, devices, self.offer, newest);
         if is_same(&same, &there) || self.is_kept(&same, &there) {
             return Ok((false, newest, Vec::new()));
         }
-        let wanted = pool(&self.owner, devices, self.shape, newest + 1);
+        // A write is rare, and an owner that is gone takes what it owns with it.
+        self.owner.uid = self.cluster.node_uid(&self.owner.node)?;
+        let wanted = pool(&self.owner, devices, self.offer, newest + 1);
         for slice in &wanted {
             let old = there.iter().find(|old| old.metadata.name == slice.metadata.name);
             let mut slice = slice.clone();
@@ -170,9 +220,22 @@ impl<'a> Publisher<'a> {
 /// Whether these are the same ResourceSlices, in any order.
 fn is_same(some: &[ResourceSlice], others: &[ResourceSlice]) -> bool {
     let same = |one: &ResourceSlice, other: &ResourceSlice| {
-        one.metadata.name == other.metadata.name && one.spec == other.spec
+        one.metadata.name == other.metadata.name
+            && one.metadata.owner_references == other.metadata.owner_references
+            && untimed(one) == untimed(other)
     };
     some.len() == others.len() && some.iter().all(|one| others.iter().any(|other| same(one, other)))
+}
+
+/// What is published, without the times that the server adds to taints.
+fn untimed(slice: &ResourceSlice) -> ResourceSliceSpec {
+    let mut spec = slice.spec.clone();
+    for device in spec.devices.iter_mut().flatten() {
+        for taint in device.taints.iter_mut().flatten() {
+            taint.time_added = None;
+        }
+    }
+    spec
 }
 
 /// A field that the server did not keep.
@@ -181,6 +244,7 @@ enum Lost {
     Sharing,
     Policy,
     Counters(String),
+    Taints,
     Slice(String),
 }
 
@@ -191,25 +255,36 @@ impl Lost {
             Self::Policy => "requestPolicy (feature gate DRAConsumableCapacity)".into(),
             Self::Counters(why) if why.is_empty() => "counters (feature gate DRAPartitionableDevices)".into(),
             Self::Counters(why) => format!("counters (feature gate DRAPartitionableDevices: {why})"),
+            Self::Taints => "taints (feature gate DRADeviceTaints)".into(),
             Self::Slice(name) => format!("ResourceSlice {name}"),
         }
     }
 }
 
-/// The form to publish in where this was lost.
-fn below(shape: Shape, lost: &[Lost]) -> Result<Shape, Refusal> {
-    let sharing = lost
-        .iter()
-        .any(|lost| matches!(lost, Lost::Sharing | Lost::Policy));
-    match shape {
-        _ if lost.iter().any(|lost| matches!(lost, Lost::Slice(_))) => Err(Refusal::Conflict(
+/// What to publish where this was lost.
+fn below(offer: Offer, lost: &[Lost]) -> Result<Offer, Refusal> {
+    let has = |what: &dyn Fn(&Lost) -> bool| lost.iter().any(what);
+    if has(&|lost| matches!(lost, Lost::Slice(_))) {
+        return Err(Refusal::Conflict(
             "another writer changes this node's ResourceSlices".into(),
-        )),
-        Shape::Both | Shape::SharedOnly if sharing => Ok(Shape::WholeOnly),
-        Shape::Both => Ok(Shape::SharedOnly),
-        Shape::SharedOnly | Shape::WholeOnly => Err(Refusal::Invalid(
+        ));
+    }
+    let mut below = offer;
+    if has(&|lost| matches!(lost, Lost::Taints)) {
+        below.taints = false;
+    }
+    let sharing = has(&|lost| matches!(lost, Lost::Sharing | Lost::Policy));
+    let counters = has(&|lost| matches!(lost, Lost::Counters(_)));
+    below.shape = match offer.shape {
+        Shape::Both | Shape::SharedOnly if sharing => Shape::WholeOnly,
+        Shape::Both if counters => Shape::SharedOnly,
+        shape => shape,
+    };
+    match below == offer {
+        true => Err(Refusal::Invalid(
             "the API server does not keep what was published, in any form".into(),
         )),
+        false => Ok(below),
     }
 }
 
@@ -249,6 +324,10 @@ fn lost(wanted: &[ResourceSlice], kept: &[ResourceSlice]) -> Vec<Lost> {
             if device.consumes_counters.is_some() && kept.consumes_counters.is_none() {
                 note(Lost::Counters(String::new()));
             }
+            let taints = |device: &Device| device.taints.as_ref().map_or(0, Vec::len);
+            if taints(device) != taints(kept) {
+                note(Lost::Taints);
+            }
         }
     }
     lost
@@ -267,7 +346,9 @@ mod tests {
     use k8s_openapi::api::resource::v1::ResourceClaim;
 
     use super::*;
-    use crate::devices::tests::device;
+    use crate::devices::tests::{device, ill};
+    use k8s_openapi::api::core::v1::{Event, Pod};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     /// An API server that has some gates off, refuses what Kubernetes refuses, and lets another writer come first.
     #[derive(Default)]
@@ -275,7 +356,11 @@ mod tests {
         slices: Mutex<Vec<ResourceSlice>>,
         no_capacity: bool,
         no_counters: bool,
+        no_taints: bool,
         strict: bool,
+        /// The server was upgraded: it keeps all.
+        upgraded: std::sync::atomic::AtomicBool,
+        uid: Mutex<String>,
         conflicts: Mutex<u32>,
         writes: Mutex<u32>,
         denied: Mutex<Option<Refusal>>,
@@ -285,6 +370,25 @@ mod tests {
         fn kept(&self, slice: &ResourceSlice, version: u32) -> Result<ResourceSlice, Refusal> {
             let mut kept = slice.clone();
             kept.metadata.resource_version = Some(version.to_string());
+            for taint in kept
+                .spec
+                .devices
+                .iter_mut()
+                .flatten()
+                .flat_map(|device| device.taints.iter_mut().flatten())
+            {
+                taint.time_added = serde_json::from_str::<Time>("\"2026-01-01T00:00:00Z\"").ok();
+            }
+            if self.upgraded.load(std::sync::atomic::Ordering::Relaxed) {
+                return Ok(kept);
+            }
+            if self.no_taints {
+                kept.spec
+                    .devices
+                    .iter_mut()
+                    .flatten()
+                    .for_each(|device| device.taints = None);
+            }
             if self.no_counters {
                 kept.spec.shared_counters = None;
                 if self.strict && kept.spec.devices.is_none() {
@@ -324,7 +428,16 @@ mod tests {
 
     impl Cluster for StandIn {
         fn node_uid(&self, _: &str) -> Result<String, Refusal> {
-            Ok("n-1".into())
+            Ok(format!("n-1{}", self.uid.lock().expect("a lock")))
+        }
+        fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+            self.kept(slice, 0)
+        }
+        fn pods(&self, _: &str, _: &str) -> Result<Vec<Pod>, Refusal> {
+            Ok(Vec::new())
+        }
+        fn tell(&self, _: &Event) -> Result<(), Refusal> {
+            Ok(())
         }
         fn resource_slices(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
             Ok(self.slices.lock().expect("a lock").clone())
@@ -361,7 +474,7 @@ mod tests {
     #[test]
     fn a_pool_is_written_once_and_again_when_it_changes() {
         let server = StandIn::default();
-        let mut publisher = Publisher::new(&server, "node");
+        let mut publisher = Publisher::new(&server, "node", 100);
         let first = publisher.publish(&[device(0)]).expect("published");
         assert_eq!(
             (first.generation, first.shape, first.changed),
@@ -371,7 +484,7 @@ mod tests {
         let second = publisher.publish(&[device(0), device(1)]).expect("published");
         assert_eq!((second.generation, second.changed), (2, true));
         // A driver that starts again finds its own pool.
-        let mut next = Publisher::new(&server, "node");
+        let mut next = Publisher::new(&server, "node", 100);
         assert!(!next.publish(&[device(0), device(1)]).expect("the same").changed);
         // Another writer's change, and what an earlier install left, go.
         server.slices.lock().expect("a lock")[0].spec.pool.generation = 9;
@@ -393,7 +506,7 @@ mod tests {
     #[test]
     fn another_writer_that_comes_first_is_waited_out_and_no_longer() {
         let server = StandIn::default();
-        let mut publisher = Publisher::new(&server, "node");
+        let mut publisher = Publisher::new(&server, "node", 100);
         *server.conflicts.lock().expect("a lock") = 3;
         publisher.publish(&[device(0)]).expect("published in the end");
         *server.conflicts.lock().expect("a lock") = 1000;
@@ -423,7 +536,7 @@ mod tests {
                 strict,
                 ..StandIn::default()
             };
-            let mut publisher = Publisher::new(&server, "node");
+            let mut publisher = Publisher::new(&server, "node", 100);
             let found = publisher.publish(&[device(0), device(1)]).expect("published");
             assert_eq!(found.shape, shape, "{no_capacity} {no_counters} {strict}");
             assert!(
@@ -451,5 +564,101 @@ mod tests {
                     .changed
             );
         }
+    }
+
+    #[test]
+    fn health_comes_and_goes_without_a_restart() {
+        for no_taints in [false, true] {
+            let server = StandIn {
+                no_taints,
+                ..StandIn::default()
+            };
+            let mut publisher = Publisher::new(&server, "node", 100);
+            let offered = || {
+                let all = server.slices.lock().expect("a lock").clone();
+                let devices = all
+                    .into_iter()
+                    .flat_map(|slice| slice.spec.devices.unwrap_or_default());
+                devices
+                    .map(|device| device.taints.is_some_and(|taints| !taints.is_empty()))
+                    .collect::<Vec<_>>()
+            };
+            publisher.publish(&[device(0), device(1)]).expect("published");
+            assert_eq!(offered(), [false; 4]);
+            let found = publisher.publish(&[ill(0), device(1)]).expect("published");
+            match no_taints {
+                false => assert_eq!(offered(), [true, false, true, false]),
+                true => {
+                    assert_eq!(offered(), [false; 2], "one device is left out");
+                    assert!(
+                        found
+                            .fallback
+                            .is_some_and(|words| words.contains("DRADeviceTaints"))
+                    );
+                }
+            }
+            assert!(!publisher.publish(&[ill(0), device(1)]).expect("the same").changed);
+            // Nor does a driver that starts again write what is there: the server added a time.
+            let mut next = Publisher::new(&server, "node", 100);
+            assert_eq!(
+                next.publish(&[ill(0), device(1)]).expect("the same").changed,
+                no_taints
+            );
+            publisher.publish(&[device(0), device(1)]).expect("published");
+            assert_eq!(offered(), [false; 4]);
+        }
+    }
+
+    #[test]
+    fn a_server_that_was_upgraded_is_found_out() {
+        let server = StandIn {
+            no_capacity: true,
+            no_counters: true,
+            ..StandIn::default()
+        };
+        let mut publisher = Publisher::new(&server, "node", 100);
+        let before = publisher.publish(&[device(0)]).expect("published");
+        assert_eq!(before.shape, Shape::WholeOnly);
+        let writes = *server.writes.lock().expect("a lock");
+        for _ in 0..2 * LOOKS {
+            assert!(!publisher.publish(&[device(0)]).expect("the same").changed);
+        }
+        assert_eq!(
+            *server.writes.lock().expect("a lock"),
+            writes,
+            "looking writes nothing"
+        );
+        server.upgraded.store(true, std::sync::atomic::Ordering::Relaxed);
+        let found: Vec<_> = (0..LOOKS)
+            .map(|_| publisher.publish(&[device(0)]).expect("published"))
+            .collect();
+        let last = found.last().expect("many");
+        assert_eq!((last.shape, &last.fallback), (Shape::Both, &None));
+    }
+
+    #[test]
+    fn a_node_that_was_made_again_owns_its_slices() {
+        let server = StandIn::default();
+        let mut publisher = Publisher::new(&server, "node", 100);
+        publisher.publish(&[device(0)]).expect("published");
+        let owners = || {
+            let all = server.slices.lock().expect("a lock").clone();
+            let owners = all
+                .into_iter()
+                .flat_map(|slice| slice.metadata.owner_references.unwrap_or_default());
+            owners.map(|owner| owner.uid).collect::<Vec<_>>()
+        };
+        assert_eq!(owners(), ["n-1", "n-1"]);
+        // The garbage collector takes what the old node owned.
+        *server.uid.lock().expect("a lock") = "-again".into();
+        server.slices.lock().expect("a lock").clear();
+        publisher.publish(&[device(0)]).expect("published");
+        assert_eq!(owners(), ["n-1-again", "n-1-again"]);
+        // Or it has not come yet.
+        *server.uid.lock().expect("a lock") = "-once-more".into();
+        for _ in 0..LOOKS {
+            publisher.publish(&[device(0)]).expect("published");
+        }
+        assert_eq!(owners(), ["n-1-once-more", "n-1-once-more"]);
     }
 }

@@ -10,6 +10,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Allocated;
+use crate::points::reach;
 
 /// The version of the records.
 const VERSION: u32 = 1;
@@ -42,6 +43,9 @@ pub struct Prepared {
     pub devices: Vec<Allocated>,
     /// The slice's name at the agent.
     pub slice: String,
+    /// The slice's id at the agent, once it is made: its size may be changed, its id is not.
+    #[serde(default)]
+    pub slice_id: String,
     /// What a container runtime calls the slice.
     #[serde(default)]
     pub cdi: String,
@@ -140,11 +144,28 @@ impl State {
         self.folder.join(format!("{uid}.json"))
     }
 
+    fn aside(&self, uid: &str) -> PathBuf {
+        self.folder.join(format!("{uid}.unreadable"))
+    }
+
     /// The record of a claim, if there is one.
     ///
     /// # Errors
-    /// [`Code::Claim`]: it cannot be read.
+    /// [`Code::Claim`]: it cannot be read, or was set aside.
     pub fn read(&self, uid: &str) -> Result<Option<Record>, Fault> {
+        if fs::symlink_metadata(self.aside(uid)).is_ok() {
+            let message = format!(
+                "the record of this claim was damaged and is set aside as `{}`",
+                self.aside(uid).display()
+            );
+            return Err(
+                Fault::new(Code::Claim, message).hint("delete the claim's pods: that ends its slices too")
+            );
+        }
+        self.read_here(uid)
+    }
+
+    fn read_here(&self, uid: &str) -> Result<Option<Record>, Fault> {
         let path = self.path(uid);
         let file = File::options()
             .read(true)
@@ -168,23 +189,52 @@ impl State {
         Ok(Some(record))
     }
 
-    /// All records.
+    /// All records that can be read. One that cannot is set aside, so that one damaged file does not stop a node.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// [`Code::Claim`]: the folder cannot be read, or a damaged record cannot be set aside.
     pub fn all(&self) -> Result<Vec<Record>, Fault> {
-        let entries = fs::read_dir(&self.folder).map_err(|error| cannot("read", &self.folder, &error))?;
         let mut all = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(|error| cannot("read", &self.folder, &error))?;
-            let name = entry.file_name();
-            let uid = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            if let Some(uid) = uid.filter(|uid| is_uid(uid)) {
-                all.extend(self.read(uid)?);
+        for uid in self.names(".json")? {
+            match self.read_here(&uid) {
+                Ok(record) => all.extend(record),
+                Err(damage) => {
+                    let (path, aside) = (self.path(&uid), self.aside(&uid));
+                    fs::rename(&path, &aside)
+                        .and_then(|()| self.sync())
+                        .map_err(|error| cannot("set aside", &path, &error).cause(damage.to_string()))?;
+                }
             }
         }
         all.sort_by(|one, other| one.uid.cmp(&other.uid));
         Ok(all)
+    }
+
+    /// The claims whose records were set aside.
+    ///
+    /// # Errors
+    /// [`Code::Claim`]: the folder cannot be read.
+    pub fn set_aside(&self) -> Result<Vec<String>, Fault> {
+        self.names(".unreadable")
+    }
+
+    /// The UIDs that name files with this end, in order.
+    fn names(&self, end: &str) -> Result<Vec<String>, Fault> {
+        let cannot = |error: &std::io::Error| cannot("read", &self.folder, error);
+        let mut uids = Vec::new();
+        for entry in fs::read_dir(&self.folder).map_err(|error| cannot(&error))? {
+            let name = entry.map_err(|error| cannot(&error))?.file_name();
+            let uid = name.to_str().and_then(|name| name.strip_suffix(end));
+            uids.extend(uid.filter(|uid| is_uid(uid)).map(str::to_owned));
+        }
+        uids.sort();
+        Ok(uids)
+    }
+
+    /// What was renamed or removed is so after a loss of power too.
+    fn sync(&self) -> std::io::Result<()> {
+        reach("folder synced");
+        File::open(&self.folder)?.sync_all()
     }
 
     /// Writes a record, whole or not at all, so that it is there after a loss of power.
@@ -203,22 +253,26 @@ impl State {
                 .open(&aside)?;
             file.write_all(&serde_json::to_vec_pretty(record)?)?;
             file.sync_all()?;
+            reach("record written aside");
             fs::rename(&aside, &path)?;
-            File::open(&self.folder)?.sync_all()
+            self.sync()
         };
         write().map_err(|error| cannot("write", &path, &error))
     }
 
-    /// Removes a claim's record, which may be gone.
+    /// Removes a claim's record, which may be gone, and one that was set aside.
     ///
     /// # Errors
     /// [`Code::Claim`]: it cannot be removed.
     pub fn remove(&self, uid: &str) -> Result<(), Fault> {
-        let path = self.path(uid);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(cannot("remove", &path, &error)),
-            _ => Ok(()),
+        for path in [self.path(uid), self.aside(uid)] {
+            match fs::remove_file(&path) {
+                Ok(()) => self.sync().map_err(|error| cannot("remove", &path, &error))?,
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(cannot("remove", &path, &error)),
+            }
         }
+        Ok(())
     }
 }
 
@@ -252,15 +306,42 @@ mod tests {
         assert!(State::open(&folder).is_err(), "others could write");
     }
 
+    /// A removal that a loss of power takes back is a claim that was never unprepared.
+    #[test]
+    fn what_is_written_and_removed_is_synced() {
+        let base = tempfile::tempdir().expect("a folder");
+        let state = State::open(base.path()).expect("opened");
+        let record = Record::new("u-1", "default", "c", Vec::new());
+        for (what, work) in [
+            (
+                "write",
+                &(|| state.write(&record)) as &dyn Fn() -> Result<(), Fault>,
+            ),
+            ("remove", &|| state.remove("u-1")),
+        ] {
+            crate::points::kill_at("folder synced");
+            let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            assert!(died.is_err(), "{what} does not sync the folder");
+        }
+    }
+
     #[test]
     fn what_is_no_record_is_said_and_not_lost() {
         let base = tempfile::tempdir().expect("a folder");
         let state = State::open(base.path()).expect("opened");
         fs::write(base.path().join("u-1.json"), "{").expect("written");
-        assert!(state.read("u-1").is_err() && state.all().is_err());
-        fs::remove_file(base.path().join("u-1.json")).expect("removed");
-        std::os::unix::fs::symlink("/etc/passwd", base.path().join("u-1.json")).expect("a link");
+        let good = Record::new("u-2", "default", "c", Vec::new());
+        state.write(&good).expect("written");
         assert!(state.read("u-1").is_err());
+        assert_eq!(state.all().expect("the others"), std::slice::from_ref(&good));
+        let refused = state.read("u-1").expect_err("still");
+        assert!(refused.message.contains("u-1.unreadable"), "{refused:?}");
+        assert_eq!(state.set_aside().expect("read"), ["u-1"]);
+        std::os::unix::fs::symlink("/etc/passwd", base.path().join("u-3.json")).expect("a link");
+        assert_eq!(state.all().expect("the others"), [good]);
+        assert_eq!(state.set_aside().expect("read"), ["u-1", "u-3"]);
+        state.remove("u-1").expect("removed");
+        assert_eq!(state.read("u-1").expect("free again"), None);
         for uid in ["", "../x", "a/b", "a.b", &"x".repeat(65)] {
             assert!(!is_uid(uid), "{uid}");
         }

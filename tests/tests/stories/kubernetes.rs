@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use divvy_tests::GIB;
 use divvy_tests::api_server::ApiServer;
 use divvy_tests::dra::Driver;
-use divvy_tests::host::Host;
+use divvy_tests::host::{Host, finish, stderr};
+use divvy_tests::kubelet::Kubelet;
 use divvy_tests::wait::until;
+use divvy_tests::{GIB, MIB};
 use serde_json::{Value, json};
+
+use crate::containers::image;
 
 /// What the scheduler says of one request.
 fn result(device: &str, share: &str, memory: &str, cores: u32) -> Value {
@@ -37,7 +40,10 @@ fn a_kubelet_registers_the_driver_and_has_claims_prepared() {
         endpoint,
         host.folder().join("kubelet/plugins/gpu.divvy.dev/dra.sock")
     );
-    assert_eq!(versions, ["v1.DRAPlugin", "v1beta1.DRAPlugin"]);
+    assert_eq!(
+        versions,
+        ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+    );
     until("it has noted that", || {
         driver
             .said()
@@ -115,6 +121,7 @@ fn a_kubelet_registers_the_driver_and_has_claims_prepared() {
     let rights = [
         "get nodes",
         "get resourceclaims",
+        "list pods",
         "list resourceslices",
         "create resourceslices",
         "update resourceslices",
@@ -125,6 +132,94 @@ fn a_kubelet_registers_the_driver_and_has_claims_prepared() {
         "{:?}",
         server.calls()
     );
+}
+
+/// Two pods by containerd with the driver's CDI devices: each program is inside its own limit, a driver that is killed
+/// disturbs neither, and nothing is left of either.
+#[test]
+fn two_pods_have_slices_of_one_device() {
+    let host = Host::new();
+    let image = image(&host);
+    let Some(kubelet) = Kubelet::new(&host, &image) else {
+        return;
+    };
+    let server = ApiServer::start(false);
+    let mut driver = Driver::start(&host, &server);
+    let device = shared(&server);
+    let claims = [("a", "u-a", "1Gi"), ("b", "u-b", "2Gi")];
+    let mut pods: Vec<_> = claims
+        .into_iter()
+        .map(|(name, uid, memory)| {
+            server.allocate(name, uid, &json!([result(&device, uid, memory, 30)]), &json!([]));
+            let prepared = driver.prepare("v1", name, uid).expect("prepared");
+            let pod = kubelet.pod(name, &[]);
+            let (_, tenant) = kubelet.tenant_with(&pod, "main", &prepared[0].cdi);
+            (pod, tenant)
+        })
+        .collect();
+    assert_eq!(
+        (pods[0].1.memory(), pods[1].1.memory()),
+        ((GIB, GIB), (2 * GIB, 2 * GIB))
+    );
+    driver.kill();
+    driver = Driver::start(&host, &server);
+    assert_eq!(pods[0].1.allocate(700 * MIB), Ok(()));
+    assert!(pods[0].1.allocate(700 * MIB).is_err(), "the claim has 1 GiB");
+    assert_eq!(pods[1].1.allocate(1500 * MIB), Ok(()));
+    // Programs run: the claim stays, and the kubelet asks again.
+    driver
+        .unprepare("v1", "a", "u-a")
+        .expect_err("a program runs in it");
+    for (pod, tenant) in pods {
+        kubelet.remove(&pod);
+        drop(tenant);
+    }
+    for (name, uid, _) in claims {
+        driver.unprepare("v1", name, uid).expect("taken back");
+    }
+    assert!(host.slices().is_empty() && cdi_files(&host) == 0);
+}
+
+/// A claim of two requests that one container would get both of.
+#[test]
+fn a_container_of_two_slices_is_refused() {
+    let (host, server) = (Host::new(), ApiServer::start(false));
+    let driver = Driver::start(&host, &server);
+    let device = shared(&server);
+    let mut results = [result(&device, "s-1", "1Gi", 0), result(&device, "s-2", "1Gi", 0)];
+    results[1]["request"] = "other".into();
+    server.allocate("two", "u-1", &json!(results), &json!([]));
+    let claims = json!([{"name": "x"}]);
+    server.pod(
+        json!({"metadata": {"name": "p", "namespace": "default", "uid": "p-1"},
+        "spec": {"nodeName": "node-a", "resourceClaims": [{"name": "x", "resourceClaimName": "two"}],
+            "containers": [{"name": "main", "resources": {"claims": claims}}]}}),
+    );
+    let refused = driver.prepare("v1", "two", "u-1").expect_err("refused");
+    assert!(
+        refused.contains("container `main`") && refused.contains("two/other"),
+        "{refused}"
+    );
+    assert!(host.slices().is_empty() && cdi_files(&host) == 0);
+}
+
+/// A typo in the directory must not leave a driver that no kubelet finds.
+#[test]
+fn a_directory_that_is_no_kubelets_is_refused() {
+    let (host, server) = (Host::new(), ApiServer::start(false));
+    let wrong = host.folder().join("kubelt");
+    let mut command = host.divvy(["k8s", "dra-plugin", "--node", "node-a", "--kubelet-dir"]);
+    let output = finish(
+        command
+            .arg(&wrong)
+            .env("KUBECONFIG", server.kubeconfig(host.folder())),
+    );
+    let said = stderr(&output);
+    assert!(
+        !output.status.success() && said.contains("--kubelet-dir"),
+        "{said}"
+    );
+    assert!(!wrong.exists());
 }
 
 /// Modes of files are the first bar. Behind them the kernel says which user a peer is.

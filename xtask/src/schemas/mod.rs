@@ -103,6 +103,10 @@ const KINDS: &[(&str, Body)] = &[
         "PartitionList",
         List("crates/divvy/src/verbs/gpu/partition.rs", "Item"),
     ),
+    (
+        "PodSliceList",
+        List("crates/divvy/src/verbs/k8s/top.rs", "PodSlice"),
+    ),
     ("RunPlan", Of("crates/divvy/src/verbs/run.rs", "show::Shown")),
     (
         "SharingModeList",

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar};
 
-use divvy_model::{DeviceShare, Shares};
+use divvy_model::{Bytes, Compute, DeviceShare, MemoryAmount, Shares, SliceRequest};
+use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use proptest::prelude::*;
 use serde_json::json;
@@ -9,6 +10,9 @@ use serde_json::json;
 use super::*;
 use crate::DRIVER;
 use crate::devices::tests::device;
+use crate::points;
+
+mod sequences;
 
 /// A request's name, its device, and of a shared device the shareID, bytes of memory and cores.
 type Allocated<'a> = (&'a str, String, Option<(&'a str, u64, u64)>);
@@ -19,6 +23,10 @@ struct World {
     slices: Vec<SliceRecord>,
     described: BTreeMap<String, u32>,
     claims: BTreeMap<String, ResourceClaim>,
+    pods: Vec<Pod>,
+    /// The API server does not answer for this claim.
+    held: Option<String>,
+    asked: u32,
     made: u32,
     fail: Option<Step>,
 }
@@ -35,7 +43,7 @@ enum Step {
 }
 
 #[derive(Clone, Default)]
-struct StandIn(Arc<Mutex<World>>);
+struct StandIn(Arc<Mutex<World>>, Arc<Condvar>);
 
 impl StandIn {
     fn world(&self) -> std::sync::MutexGuard<'_, World> {
@@ -68,7 +76,8 @@ impl StandIn {
         let claim = json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {},
             "metadata": {"name": name, "namespace": "default", "uid": uid},
-            "status": {"allocation": {"devices": {"results": results}}},
+            "status": {"allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": format!("p-{uid}"), "uid": format!("p-{uid}")}]},
         });
         let claim = serde_json::from_value(claim).expect("a claim");
         self.world().claims.insert(name.clone(), claim);
@@ -81,6 +90,9 @@ impl StandIn {
 }
 
 impl Host for StandIn {
+    fn uid(&self) -> u32 {
+        0
+    }
     fn devices(&self) -> Result<Vec<DeviceRecord>, Fault> {
         self.step(Step::Slices)?;
         Ok(vec![device(0), device(1)])
@@ -89,7 +101,7 @@ impl Host for StandIn {
         self.step(Step::Slices)?;
         Ok(self.world().slices.clone())
     }
-    fn make(&self, ask: &SliceRequest, _: &[String]) -> Result<SliceRecord, Fault> {
+    fn make(&self, ask: &SliceRequest, words: &[String]) -> Result<SliceRecord, Fault> {
         self.step(Step::Make)?;
         let mut world = self.world();
         let name = ask.name.clone().expect("a name");
@@ -111,6 +123,7 @@ impl Host for StandIn {
             name,
             shares: Shares::of(shares).expect("a device"),
             terms: ask.terms,
+            command: words.to_vec(),
             ..SliceRecord::default()
         };
         world.slices.push(slice.clone());
@@ -125,7 +138,9 @@ impl Host for StandIn {
     }
     fn end(&self, slice: &SliceRecord) -> Result<(), Fault> {
         self.step(Step::End)?;
-        self.world().slices.retain(|other| other.id != slice.id);
+        let mut world = self.world();
+        world.slices.retain(|other| other.id != slice.id);
+        world.described.remove(&slice.id);
         Ok(())
     }
 }
@@ -146,7 +161,23 @@ impl Cluster for StandIn {
     fn delete(&self, _: &str) -> Result<(), Refusal> {
         Ok(())
     }
+    fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        Ok(slice.clone())
+    }
+    fn pods(&self, _: &str, _: &str) -> Result<Vec<Pod>, Refusal> {
+        Ok(self.world().pods.clone())
+    }
+    fn tell(&self, _: &Event) -> Result<(), Refusal> {
+        Ok(())
+    }
     fn claim(&self, _: &str, name: &str) -> Result<ResourceClaim, Refusal> {
+        let mut world = self.world();
+        world.asked += 1;
+        self.1.notify_all();
+        while world.held.as_deref() == Some(name) {
+            world = self.1.wait(world).expect("a lock");
+        }
+        drop(world);
         if self.world().fail == Some(Step::Cluster) {
             return Err(Refusal::Other("connection refused".into()));
         }
@@ -161,11 +192,18 @@ struct Bench {
     node: Option<Node>,
 }
 
+/// In memory where there is such a folder: records are synced often.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .expect("a folder")
+}
+
 impl Bench {
     fn new() -> Self {
         let mut bench = Self {
             stand_in: StandIn::default(),
-            folder: tempfile::tempdir().expect("a folder"),
+            folder: folder(),
             node: None,
         };
         bench.restart();
@@ -177,7 +215,7 @@ impl Bench {
         self.node = None;
         let state = State::open(&self.folder.path().join("claims")).expect("records");
         let (host, cluster) = (Box::new(self.stand_in.clone()), Box::new(self.stand_in.clone()));
-        self.node = Some(Node::open("node", host, cluster, state).expect("a node"));
+        self.node = Some(Node::open("node", host, cluster, state, 100).expect("a node"));
     }
 
     fn node(&self) -> &Node {
@@ -210,6 +248,12 @@ impl Bench {
             .collect();
         expected.sort();
         assert_eq!((claims.len(), self.slices()), (prepared, expected));
+        let world = self.stand_in.world();
+        let ids: Vec<&String> = world.slices.iter().map(|slice| &slice.id).collect();
+        assert!(
+            world.described.keys().all(|id| ids.contains(&id)),
+            "a CDI file is left"
+        );
     }
 }
 
@@ -264,7 +308,11 @@ fn a_claim_is_prepared_once_however_often_it_is_asked_for() {
     assert_eq!(bench.stand_in.world().made, 2);
     bench.check(1);
     // A host that has started again has no slices: they are made again, as they were.
-    bench.stand_in.world().slices.clear();
+    {
+        let mut world = bench.stand_in.world();
+        world.slices.clear();
+        world.described.clear();
+    }
     assert_eq!(bench.node().prepare(&claim).expect("made again"), first);
     bench.check(1);
     for _ in 0..2 {
@@ -344,7 +392,8 @@ fn an_agent_that_goes_away_at_any_step_leaves_nothing() {
             bench.fail(Some(Step::End));
             bench.node().unprepare(&claim).expect_err("refused");
             bench.fail(None);
-            bench.check(1);
+            let kept = bench.node().claims().expect("records");
+            assert_eq!((kept.len(), bench.slices().len()), (1, 2));
             bench.node().unprepare(&claim).expect("taken back");
             bench.check(0);
         }
@@ -360,14 +409,19 @@ fn what_a_killed_driver_left_half_done_is_ended_by_the_next() {
     // Killed between the slice and the record's last word; nothing can be ended meanwhile.
     bench.fail(Some(Step::Describe));
     let fail_too = bench.stand_in.clone();
-    let planned = bench.node().planned(&claim).expect("planned");
-    bench.node().state.write(&planned).expect("written");
     bench.fail(None);
+    let found = bench.node().look_up(&claim).expect("found");
+    let planned = {
+        let book = bench.node().book();
+        let planned = bench.node().planned(&book, &claim, &found).expect("planned");
+        book.state.write(&planned).expect("written");
+        planned
+    };
     fail_too.make(&planned.requests[0].ask, &[]).expect("made");
     bench.restart();
     bench.check(0);
     // The same with an agent that is away while the driver starts: the next call does it.
-    bench.node().state.write(&planned).expect("written");
+    bench.node().book().state.write(&planned).expect("written");
     fail_too.make(&planned.requests[0].ask, &[]).expect("made");
     bench.fail(Some(Step::Slices));
     bench.restart();
@@ -376,7 +430,7 @@ fn what_a_killed_driver_left_half_done_is_ended_by_the_next() {
     bench.node().prepare(&claim).expect("prepared");
     bench.check(1);
     // Records that were lost: the slice is found by its name, and is as asked for.
-    bench.node().state.remove("u-1").expect("removed");
+    bench.node().book().state.remove("u-1").expect("removed");
     let made = bench.stand_in.world().made;
     bench.node().prepare(&claim).expect("prepared");
     assert_eq!(bench.stand_in.world().made, made);
@@ -417,9 +471,9 @@ fn what_is_given_out_twice_is_refused() {
             .contains("c-u-8")
     );
     bench.node().unprepare(&whole_one).expect("taken back");
-    // Nor is a device whole that has a slice from outside Kubernetes.
+    // Nor is a device whole that has a slice from outside Kubernetes, whoever's it is.
     let mut other = bench.stand_in.world().slices[0].clone();
-    (other.id, other.name) = ("x".into(), "alice".into());
+    (other.id, other.name, other.uid) = ("x".into(), "alice".into(), 1000);
     other.shares.first.device_uuid = device(1).uuid;
     bench.stand_in.world().slices.push(other);
     assert!(
@@ -468,42 +522,309 @@ fn names_that_lead_elsewhere_are_refused() {
     bench.node().unprepare(&unknown).expect("nothing to take back");
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+#[test]
+fn a_slice_that_was_resized_stays_its_claims() {
+    let mut bench = Bench::new();
+    let claim = bench
+        .stand_in
+        .allocate("u-1", &[("a", shared(0), Some(("s1", 4096, 30)))]);
+    let first = bench.node().prepare(&claim).expect("prepared");
+    bench.stand_in.world().slices[0].shares.first.memory_limit_bytes = Bytes(6 << 30);
+    bench.restart();
+    assert_eq!(bench.node().prepare(&claim).expect("again"), first);
+    bench.check(1);
+    // A slice that another made under the name is none.
+    {
+        let mut world = bench.stand_in.world();
+        world.slices[0].id = "made by hand".into();
+    }
+    assert_eq!(
+        bench.node().prepare(&claim).expect_err("another's").code,
+        Code::Claim
+    );
+}
 
-    /// Whatever the order of calls, failures and restarts: slices are those of the claims that are prepared.
-    #[test]
-    fn any_sequence_keeps_slices_and_claims_together(
-        steps in proptest::collection::vec((0..4_u8, 0..6_usize, proptest::option::weighted(0.3, 0..6_usize)), 1..60)
-    ) {
-        const STEPS: [Step; 6] = [Step::Slices, Step::Make, Step::MadeAndLost, Step::Describe, Step::End, Step::Cluster];
-        let mut bench = Bench::new();
-        let claims: Vec<Named> = (0..6)
-            .map(|number| {
-                let (id, uid) = (format!("s{number}"), format!("u-{number}"));
-                let share = Some((&*id, 20 << 10, 16));
-                bench.stand_in.allocate(&uid, &[("a", shared(number % 2), share)])
-            })
-            .collect();
-        let mut model = std::collections::BTreeSet::new();
-        for (what, which, fail) in steps {
-            bench.fail(fail.map(|step| STEPS[step]));
-            match what {
-                0 | 1 => {
-                    if bench.node().prepare(&claims[which]).is_ok() {
-                        model.insert(which);
-                    }
-                }
-                2 => {
-                    if bench.node().unprepare(&claims[which]).is_ok() {
-                        model.remove(&which);
-                    }
-                }
-                _ => bench.restart(),
+/// Waits in `work` of another thread until the API server was asked.
+fn held<T: Send>(bench: &Bench, name: &str, work: impl FnOnce() -> T + Send, meanwhile: impl FnOnce()) -> T {
+    bench.stand_in.world().held = Some(name.to_owned());
+    let asked = bench.stand_in.world().asked;
+    std::thread::scope(|scope| {
+        let work = scope.spawn(work);
+        let mut world = bench.stand_in.world();
+        while world.asked == asked {
+            world = bench.stand_in.1.wait(world).expect("a lock");
+        }
+        drop(world);
+        meanwhile();
+        bench.stand_in.world().held = None;
+        bench.stand_in.1.notify_all();
+        work.join().expect("no panic")
+    })
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_holds_up_one_claim_only() {
+    let bench = Bench::new();
+    let [slow, quick] = ["u-1", "u-2"].map(|uid| {
+        let share = Some((uid, 4096, 30));
+        bench.stand_in.allocate(uid, &[("a", shared(0), share)])
+    });
+    let node = bench.node();
+    held(
+        &bench,
+        "c-u-1",
+        || node.prepare(&slow),
+        || {
+            node.prepare(&quick).expect("prepared meanwhile");
+            node.unprepare(&quick).expect("taken back meanwhile");
+        },
+    )
+    .expect("prepared in the end");
+    bench.check(1);
+}
+
+#[test]
+fn a_prepare_that_is_late_makes_nothing() {
+    let bench = Bench::new();
+    let claim = bench
+        .stand_in
+        .allocate("u-1", &[("a", shared(0), Some(("s1", 4096, 30)))]);
+    let node = bench.node();
+    // The claim is taken back while the API server is asked about it.
+    let refused = held(
+        &bench,
+        "c-u-1",
+        || node.prepare(&claim),
+        || {
+            node.unprepare(&claim).expect("nothing yet");
+        },
+    );
+    assert_eq!(refused.expect_err("late").code, Code::Claim);
+    bench.check(0);
+    // The call came first, and is served last.
+    let ticket = node.arrive(&claim);
+    node.unprepare(&claim).expect("nothing yet");
+    assert!(node.prepare_for(&claim, &ticket).is_err());
+    bench.check(0);
+    // The kubelet gave the call up.
+    let ticket = node.arrive(&claim);
+    ticket.end();
+    assert!(node.prepare_for(&claim, &ticket).is_err());
+    // The pod has ended, as the API server knows.
+    let reserved = {
+        let mut world = bench.stand_in.world();
+        let status = world
+            .claims
+            .get_mut("c-u-1")
+            .and_then(|claim| claim.status.as_mut())
+            .expect("a status");
+        status.reserved_for.take()
+    };
+    assert!(
+        node.prepare(&claim)
+            .expect_err("late")
+            .message
+            .contains("reserved")
+    );
+    bench.check(0);
+    // A later pod has the same claim.
+    let mut world = bench.stand_in.world();
+    let status = world
+        .claims
+        .get_mut("c-u-1")
+        .and_then(|claim| claim.status.as_mut())
+        .expect("a status");
+    status.reserved_for = reserved;
+    drop(world);
+    node.prepare(&claim).expect("prepared");
+    bench.check(1);
+}
+
+#[test]
+fn claims_that_the_kubelet_forgot_are_taken_back() {
+    let bench = Bench::new();
+    let [gone, kept, listed] = ["u-1", "u-2", "u-3"].map(|uid| {
+        let share = Some((uid, 4096, 30));
+        let claim = bench.stand_in.allocate(uid, &[("a", shared(0), share)]);
+        bench.node().prepare(&claim).expect("prepared");
+        claim
+    });
+    for claim in [&gone, &listed] {
+        bench.stand_in.world().claims.remove(&claim.name);
+    }
+    let pods = std::collections::BTreeSet::from([(listed.namespace.clone(), listed.name.clone())]);
+    // An API server that does not answer, and one that answers once.
+    bench.fail(Some(Step::Cluster));
+    for _ in 0..3 {
+        assert!(bench.node().reconcile(Some(&pods)).0.is_empty());
+    }
+    bench.fail(None);
+    assert!(bench.node().reconcile(Some(&pods)).0.is_empty());
+    bench.check(3);
+    assert_eq!(bench.node().reconcile(Some(&pods)).0, std::slice::from_ref(&gone));
+    bench.check(2);
+    // Programs still run in it.
+    bench.fail(Some(Step::End));
+    bench.node().reconcile(None);
+    let (done, failed) = bench.node().reconcile(None);
+    assert_eq!((done.len(), failed.len()), (0, 1));
+    bench.fail(None);
+    assert_eq!(bench.node().reconcile(None).0, [listed]);
+    // A claim that is named by a call between two looks is counted again.
+    let removed = bench.stand_in.world().claims.remove(&kept.name);
+    assert!(bench.node().reconcile(None).0.is_empty());
+    bench.node().prepare(&kept).expect("again");
+    assert!(bench.node().reconcile(None).0.is_empty());
+    bench
+        .stand_in
+        .world()
+        .claims
+        .extend(removed.map(|claim| (kept.name.clone(), claim)));
+    assert!(bench.node().reconcile(None).0.is_empty());
+    bench.check(1);
+}
+
+#[test]
+fn a_damaged_record_stops_its_claim_and_no_other() {
+    let mut bench = Bench::new();
+    let [damaged, well, next] = ["u-1", "u-2", "u-3"].map(|uid| {
+        let share = Some((uid, 4096, 30));
+        bench.stand_in.allocate(uid, &[("a", shared(0), share)])
+    });
+    for claim in [&damaged, &well] {
+        bench.node().prepare(claim).expect("prepared");
+    }
+    std::fs::write(bench.folder.path().join("claims/u-1.json"), "{\"version\":").expect("damaged");
+    bench.restart();
+    assert_eq!(bench.node().set_aside().expect("read"), ["u-1"]);
+    bench.node().prepare(&well).expect("again");
+    bench.node().prepare(&next).expect("prepared");
+    assert!(
+        bench
+            .node()
+            .prepare(&damaged)
+            .expect_err("damaged")
+            .message
+            .contains("set aside")
+    );
+    assert_eq!(
+        bench.slices().len(),
+        3,
+        "nothing of the damaged claim is ended under its programs"
+    );
+    bench.node().unprepare(&damaged).expect("taken back");
+    bench.check(2);
+    bench.node().prepare(&damaged).expect("prepared");
+    bench.check(3);
+}
+
+/// A pod of two claims' containers; each container names claims and requests.
+fn pod(claims: &[(&str, &str)], containers: &[&[(&str, Option<&str>)]]) -> Pod {
+    let claims: Vec<_> = claims
+        .iter()
+        .map(|(name, claim)| json!({"name": name, "resourceClaimName": claim}))
+        .collect();
+    let containers: Vec<_> = containers
+        .iter()
+        .enumerate()
+        .map(|(number, claims)| {
+            let claims: Vec<_> = claims
+                .iter()
+                .map(|(name, request)| json!({"name": name, "request": request}))
+                .collect();
+            json!({"name": format!("c{number}"), "resources": {"claims": claims}})
+        })
+        .collect();
+    let pod = json!({"metadata": {"name": "p", "namespace": "default"},
+        "spec": {"nodeName": "node", "resourceClaims": claims, "containers": containers}});
+    serde_json::from_value(pod).expect("a pod")
+}
+
+#[test]
+fn a_container_is_in_one_slice() {
+    let bench = Bench::new();
+    let two = [
+        ("a", shared(0), Some(("s1", 4096, 0))),
+        ("b", shared(0), Some(("s2", 4096, 0))),
+    ];
+    let first = bench.stand_in.allocate("u-1", &two);
+    let second = bench
+        .stand_in
+        .allocate("u-2", &[("a", shared(1), Some(("s1", 4096, 0)))]);
+    let claims = [("x", "c-u-1"), ("y", "c-u-2")];
+    for (containers, fits) in [
+        (
+            &[&[("x", Some("a"))][..], &[("x", Some("b"))], &[("y", None)]][..],
+            true,
+        ),
+        (
+            &[&[("x", Some("a"))], &[("x", Some("a"))], &[("y", Some("a"))]],
+            true,
+        ),
+        (&[&[("x", None)], &[("y", None)]], false),
+        (&[&[("x", Some("a")), ("y", None)]], false),
+        (&[&[("x", Some("a")), ("x", Some("b"))]], false),
+    ] {
+        bench.stand_in.world().pods = vec![pod(&claims, containers)];
+        let done = bench.node().prepare(&first);
+        assert_eq!(done.is_ok(), fits, "{containers:?}: {done:?}");
+        if let Err(refused) = done {
+            assert!(
+                refused.message.contains("container `c0`") && refused.code == Code::Claim,
+                "{refused:?}"
+            );
+            bench.check(0);
+        }
+        bench.node().unprepare(&first).expect("taken back");
+    }
+    // Of the other claim's own: its container is well.
+    bench.stand_in.world().pods = vec![pod(&claims, &[&[("x", None)], &[("y", None)]])];
+    bench.node().prepare(&second).expect("prepared");
+    // A pod that the scheduler gave an extended resource beside a claim.
+    let mut both = pod(&[("y", "c-u-2")], &[&[("y", None)]]);
+    let extended = json!({"resourceClaimName": "c-u-1",
+        "requestMappings": [{"containerName": "c0", "requestName": "a", "resourceName": "x/gpu"}]});
+    both.status.get_or_insert_default().extended_resource_claim_status =
+        Some(serde_json::from_value(extended).expect("a status"));
+    bench.stand_in.world().pods = vec![both];
+    assert!(bench.node().prepare(&first).is_err());
+}
+
+#[test]
+fn a_driver_that_is_killed_at_any_point_leaves_nothing() {
+    for (number, point) in points::ALL.into_iter().enumerate() {
+        for second in [false, true] {
+            let mut bench = Bench::new();
+            let claim = bench.stand_in.allocate(
+                "u-1",
+                &[
+                    ("a", shared(0), Some(("s1", 4096, 30))),
+                    ("b", shared(1), Some(("s2", 8192, 0))),
+                ],
+            );
+            let is_of_prepare = number < 6;
+            if !is_of_prepare || second {
+                bench.node().prepare(&claim).expect("prepared");
             }
-            bench.fail(None);
+            points::kill_at(point);
+            let died =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match is_of_prepare && !second {
+                    true => drop(bench.node().prepare(&claim)),
+                    false => drop(bench.node().unprepare(&claim)),
+                }));
+            // Taking back does not come to the points of preparing.
+            assert!(
+                died.is_err() || (points::spare() && is_of_prepare && second),
+                "{point} was not reached"
+            );
+            // Only the kubelet's next call tells what it wants: without one no half is left.
             bench.restart();
-            bench.check(model.len());
+            let prepared = bench.node().claims().expect("records").len();
+            bench.check(prepared);
+            bench.node().prepare(&claim).expect("asked again");
+            bench.check(1);
+            bench.node().unprepare(&claim).expect("taken back");
+            bench.check(0);
         }
     }
 }

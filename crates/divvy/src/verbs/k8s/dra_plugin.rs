@@ -2,17 +2,21 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use divvy_container::cdi;
+use divvy_kube::bites::Bites;
+use divvy_kube::health::Watch;
 use divvy_kube::live::Live;
 use divvy_kube::node::Node;
+use divvy_kube::pods::Pods;
 use divvy_kube::publish::Publisher;
 use divvy_kube::server::{Folders, serve};
 use divvy_kube::state::State;
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, Fault, SliceRecord};
 
 use super::host::ThisNode;
+use super::podlist::{PodList, cdi_name};
 use crate::context::Context;
 use crate::report::{line, remark};
 
@@ -31,6 +35,9 @@ pub struct Args {
     /// The kubelet's root directory
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
+    /// What all claims of one device may have of its time together, in percent; more than 100 overcommits it
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(100..=10_000))]
+    overcommit_cores: u64,
     /// Where CDI files go: a directory that the container runtime reads
     #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
     cdi_directory: PathBuf,
@@ -38,11 +45,13 @@ pub struct Args {
 
 /// How often it looks whether devices have come or gone.
 const LOOK: Duration = Duration::from_secs(10);
+/// After so many looks it compares its claims with the API server's.
+const SWEEP: u64 = 6;
 
 /// Serves the kubelet.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let name = name(args)?;
-    let folders = Folders::of(&args.kubelet_dir);
+    let folders = Folders::find(&args.kubelet_dir)?;
     // An unusable setting is better reported now than by the first pod.
     drop(context.agent()?);
     let state = State::open(&folders.claims())?;
@@ -54,15 +63,21 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         let cluster = Box::new(Live::find().await?);
         let host = Box::new(ThisNode::new(context.clone(), args.cdi_directory.clone()));
         let node = {
-            let name = name.clone();
-            let open = move || Node::open(&name, host, cluster, state);
+            let (name, most_cores) = (name.clone(), args.overcommit_cores);
+            let open = move || Node::open(&name, host, cluster, state, most_cores);
             let opened = tokio::task::spawn_blocking(open).await;
             Arc::new(opened.map_err(|error| Fault::new(Code::Internal, "cannot start").because(&error))??)
         };
         let published = node.clone();
-        std::thread::spawn(move || publish(&published));
+        let (watch, reports) = Watch::new();
+        let pods = PodList {
+            socket: folders.pod_resources(),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        let most_cores = args.overcommit_cores;
+        std::thread::spawn(move || look(&published, most_cores, watch, &pods));
         let ended = ended()?;
-        serve(&folders, node, line, Arc::new(remark), ended).await
+        serve(&folders, node, reports, line, Arc::new(remark), ended).await
     });
     // Calls to the agent may be under way: the next driver finds what they leave.
     runtime.shutdown_background();
@@ -85,19 +100,26 @@ fn name(args: &Args) -> Result<String, Fault> {
     }
 }
 
-/// Publishes for ever. What goes wrong is said once, until it changes.
-fn publish(node: &Node) {
-    let mut publisher = Publisher::new(node.cluster(), node.name());
-    let mut said = String::new();
-    loop {
-        let done = node.devices().and_then(|devices| {
+/// Looks at devices, claims and slices for ever. What goes wrong is said once, until it changes.
+fn look(node: &Node, most_cores: u64, mut watch: Watch, pods: &PodList) {
+    let mut publisher = Publisher::new(node.cluster(), node.name(), most_cores);
+    let mut bites = Bites::default();
+    let (mut said, mut trouble) = (Said::default(), Said::default());
+    for turn in 0_u64.. {
+        let devices = node.devices();
+        if let Ok(devices) = &devices {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let now = now.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
+            watch.note(node.name(), devices, now);
+        }
+        let done = devices.and_then(|devices| {
             let published = publisher.publish(&devices);
             published.map_err(|refusal| {
                 Fault::new(Code::Cluster, "this node's devices cannot be published")
                     .cause(refusal.to_string())
             })
         });
-        let words = match done {
+        said.say(match done {
             Err(fault) => line(&fault),
             Ok(published) => {
                 let fallback = published
@@ -105,17 +127,57 @@ fn publish(node: &Node) {
                     .map_or_else(String::new, |words| format!(": {words}"));
                 format!("published generation {}{fallback}", published.generation)
             }
-        };
-        if words != said {
-            remark(&words);
-            said = words;
+        });
+        let listed = pods.ask();
+        if turn % SWEEP == SWEEP - 1 {
+            let (done, failed) = node.reconcile(listed.as_ref().map(|pods| &pods.claims));
+            for claim in done {
+                remark(&format!(
+                    "took claim {}/{} back: no pod has it",
+                    claim.namespace, claim.name
+                ));
+            }
+            let aside = node.set_aside().unwrap_or_default();
+            let aside = aside
+                .iter()
+                .map(|uid| format!("the record of claim {uid} is damaged and set aside"));
+            let all: Vec<String> = failed.iter().map(line).chain(aside).collect();
+            trouble.say(all.join("; "));
+        }
+        if let (Ok(slices), Some(pods)) = (node.slices(), &listed) {
+            tell(node, &mut bites, &slices, pods);
         }
         std::thread::sleep(LOOK);
     }
 }
 
+/// Events on the pods whose limits have bitten since the last look.
+fn tell(node: &Node, bites: &mut Bites, slices: &[SliceRecord], pods: &Pods) {
+    for (slice, bite) in bites.since(slices) {
+        for container in pods.of_slice(&cdi_name(slice), &slice.command) {
+            // An event that is lost is no reason to stop: the counters stay.
+            let _told = bite.tell(node.cluster(), node.name(), &container);
+        }
+    }
+}
+
+/// Words for the log that are not repeated.
+#[derive(Default)]
+pub(super) struct Said(String);
+
+impl Said {
+    pub(super) fn say(&mut self, words: String) {
+        if words != self.0 {
+            if !words.is_empty() {
+                remark(&words);
+            }
+            self.0 = words;
+        }
+    }
+}
+
 /// Ends when this process is told to.
-fn ended() -> Result<impl Future<Output = ()>, Fault> {
+pub(super) fn ended() -> Result<impl Future<Output = ()>, Fault> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| {
         signal(kind).map_err(|error| Fault::new(Code::Internal, "cannot listen for signals").because(&error))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use divvy_agent::api::CreateSlice;
 use divvy_container::cdi;
-use divvy_kube::node::Host;
+use divvy_kube::book::Host;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
 
 use crate::context::Context;
@@ -25,14 +25,25 @@ impl ThisNode {
 }
 
 impl Host for ThisNode {
+    fn uid(&self) -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
     fn devices(&self) -> Result<Vec<DeviceRecord>, Fault> {
         let mut found = self.context.agent()?.devices()?.body.items;
         // The kernel knows where each sits; the agent does not ask it.
         if let Ok(survey) = self.context.survey(None) {
             for device in &mut found {
                 let known = survey.devices.iter().find(|known| known.uuid == device.uuid);
-                if let Some(known) = known {
-                    device.hardware.clone_from(&known.hardware);
+                if let Some(known) = known.and_then(|known| known.hardware.clone()) {
+                    let told = device.hardware.replace(known);
+                    // What the agent knows of the device's health stays beside what the kernel says.
+                    let health = &mut device.hardware.get_or_insert_default().health;
+                    for words in told.into_iter().flat_map(|facts| facts.health) {
+                        if !health.contains(&words) {
+                            health.push(words);
+                        }
+                    }
                 }
             }
         }
@@ -40,10 +51,7 @@ impl Host for ThisNode {
     }
 
     fn slices(&self) -> Result<Vec<SliceRecord>, Fault> {
-        let own = rustix::process::geteuid().as_raw();
-        let mut slices = self.context.agent()?.slices()?.body.items;
-        slices.retain(|slice| slice.uid == own);
-        Ok(slices)
+        Ok(self.context.agent()?.slices()?.body.items)
     }
 
     fn make(&self, ask: &SliceRequest, words: &[String]) -> Result<SliceRecord, Fault> {

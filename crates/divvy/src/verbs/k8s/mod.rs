@@ -1,7 +1,14 @@
 //! `divvy k8s`: slices for pods.
 
+mod device_plugin;
 mod dra_plugin;
 mod host;
+mod metrics;
+mod podlist;
+mod top;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use divvy_model::Fault;
 
@@ -11,6 +18,8 @@ use crate::context::Context;
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy k8s dra-plugin
+  divvy k8s device-plugin --config config.yaml
+  divvy k8s top
   NODE_NAME=worker-1 divvy k8s dra-plugin --kubelet-dir /var/lib/k0s/kubelet")]
 pub struct Args {
     #[command(subcommand)]
@@ -22,6 +31,12 @@ pub struct Args {
 enum Verb {
     /// Serve this node's kubelet as the DRA driver gpu.divvy.dev, and publish this node's devices
     DraPlugin(dra_plugin::Args),
+    /// Serve this node's kubelet as a device plugin, with NVIDIA's configuration file: for clusters before 1.34
+    DevicePlugin(device_plugin::Args),
+    /// Print figures of this node's slices with their pods' names, for Prometheus
+    Metrics(metrics::Args),
+    /// List this node's slices with the pods that have them
+    Top(top::Args),
 }
 
 /// Does it; the exit status.
@@ -31,5 +46,17 @@ enum Verb {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
         Verb::DraPlugin(args) => dra_plugin::run(args, context),
+        Verb::DevicePlugin(args) => device_plugin::run(args, context),
+        Verb::Metrics(args) => metrics::run(args, context),
+        Verb::Top(args) => top::run(args, context),
     }
+}
+
+/// The words of `kubectl divvy …`: kubectl runs a program of this name for a verb that it does not know. None where this was
+/// called by another name.
+pub fn words() -> Option<Vec<OsString>> {
+    let mut words = std::env::args_os();
+    let called = PathBuf::from(words.next()?);
+    let is_plugin = called.file_name()? == "kubectl-divvy";
+    is_plugin.then(|| ["divvy".into(), "k8s".into()].into_iter().chain(words).collect())
 }

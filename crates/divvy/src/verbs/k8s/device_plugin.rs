@@ -1,0 +1,181 @@
+//! `divvy k8s device-plugin`: slices behind the resources of NVIDIA's device plugin, for clusters before DRA.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use divvy_container::cdi;
+use divvy_kube::device_plugin::allocate::Allocator;
+use divvy_kube::device_plugin::config::{self, Config};
+use divvy_kube::device_plugin::prefer::Choice;
+use divvy_kube::device_plugin::resources::resources;
+use divvy_kube::device_plugin::serve::{Terms, serve};
+use divvy_kube::server::Folders;
+use divvy_kube::state::State;
+use divvy_model::{Code, Fault};
+
+use super::dra_plugin::{Said, ended};
+use super::host::ThisNode;
+use super::podlist::PodList;
+use crate::context::Context;
+use crate::report::{line, remark};
+
+/// Flags of `divvy k8s device-plugin`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy k8s device-plugin --config config.yaml
+  divvy k8s device-plugin --config config.yaml --allocation packed
+  divvy k8s device-plugin --config config.yaml --device GPU-5a7c --device GPU-91f0
+
+The file is that of NVIDIA's plugin. Each replica is a slice: its part of the device's memory and time.")]
+pub struct Args {
+    /// NVIDIA's configuration file, version v1 [default: each device is given out whole]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Which replicas a container had better get
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Allocation::Distinct)]
+    allocation: Allocation,
+    /// Only these devices, by UUID or its beginning; others are another plugin's [default: all]
+    #[arg(long, value_name = "UUID")]
+    device: Vec<String>,
+    /// The kubelet's root directory
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
+    /// Where CDI files go: a directory that the container runtime reads
+    #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
+    cdi_directory: PathBuf,
+}
+
+/// Which replicas a container had better get.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Allocation {
+    /// Of different devices, the emptiest first
+    Distinct,
+    /// Of one device, the fullest that has enough
+    Packed,
+}
+
+/// How often it looks whether devices have come or gone.
+const LOOK: Duration = Duration::from_secs(10);
+/// After so many looks it compares its allocations with the kubelet's pods.
+const SWEEP: u64 = 6;
+
+/// Serves the kubelet.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    let config = match &args.config {
+        Some(path) => read(path)?,
+        None => Config::default(),
+    };
+    if !config.passed_over.is_empty() {
+        remark(&format!(
+            "passed over in the configuration: {}",
+            config.passed_over.join(", ")
+        ));
+    }
+    let folders = Folders::find(&args.kubelet_dir)?;
+    let folder = folders.device_plugins();
+    alone(&folder)?;
+    drop(context.agent()?);
+    let state = State::open(&folders.allocations())?;
+    let host = Box::new(ThisNode::new(context.clone(), args.cdi_directory.clone()));
+    let allocator = Arc::new(Allocator::open(host, state)?);
+    look(&allocator, &config, &args.device)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::new(Code::Internal, "cannot make a loop").because(&error))?;
+    let terms = Terms {
+        choice: match args.allocation {
+            Allocation::Distinct => Choice::Distinct,
+            Allocation::Packed => Choice::Packed,
+        },
+        annotations: config.annotations,
+        line,
+        log: Arc::new(remark),
+    };
+    let pods = PodList {
+        socket: folders.pod_resources(),
+        runtime: runtime.handle().clone(),
+    };
+    let looking = (allocator.clone(), args.device.clone());
+    std::thread::spawn(move || watch(&looking.0, &config, &looking.1, &pods));
+    let served = runtime.block_on(async { serve(&folder, allocator, terms, ended()?).await });
+    // Calls to the agent may be under way: the next plugin finds what they leave.
+    runtime.shutdown_background();
+    served.map(|()| 0)
+}
+
+fn read(path: &Path) -> Result<Config, Fault> {
+    let cannot = |error: &std::io::Error| {
+        Fault::new(Code::Config, format!("cannot read `{}`", path.display())).because(error)
+    };
+    let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
+    if !facts.is_file() || facts.len() > config::LARGEST {
+        let message = format!("`{}` is no file of a configuration's size", path.display());
+        return Err(Fault::new(Code::Config, message).hint("`--config` takes the file, not its folder"));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| cannot(&error))?;
+    Config::read(&text)
+}
+
+/// Refuses to run beside NVIDIA's plugin, which has the same resources: a kubelet takes the last that registers.
+fn alone(folder: &Path) -> Result<(), Fault> {
+    let entries = std::fs::read_dir(folder).map_err(|error| {
+        Fault::new(Code::Kubelet, format!("cannot read `{}`", folder.display()))
+            .because(&error)
+            .hint("a kubelet makes this folder when it starts; `--kubelet-dir` names its parent")
+    })?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name
+            .to_str()
+            .filter(|name| name.starts_with("nvidia-") && name.ends_with(".sock"))
+        else {
+            continue;
+        };
+        // A plugin that is gone leaves its file.
+        if std::os::unix::net::UnixStream::connect(entry.path()).is_ok() {
+            return Err(Fault::new(Code::Kubelet, format!("NVIDIA's device plugin serves this node (`{name}`)"))
+                .hint("keep it off this node (label and nodeAffinity), or give its GPUs to it alone and use DRA here"));
+        }
+    }
+    Ok(())
+}
+
+/// Looks at the devices once.
+fn look(allocator: &Allocator, config: &Config, only: &[String]) -> Result<(), Fault> {
+    let mut devices = allocator.devices()?;
+    let is_meant = |uuid: &str| {
+        only.is_empty()
+            || only
+                .iter()
+                .any(|start| !start.is_empty() && uuid.starts_with(start.as_str()))
+    };
+    devices.retain(|device| is_meant(&device.uuid));
+    allocator.set(resources(&devices, config)?);
+    Ok(())
+}
+
+/// Looks at devices and pods for ever. What goes wrong is said once, until it changes.
+fn watch(allocator: &Allocator, config: &Config, only: &[String], pods: &PodList) {
+    let (mut said, mut trouble) = (Said::default(), Said::default());
+    for turn in 0_u64.. {
+        said.say(
+            look(allocator, config, only)
+                .err()
+                .as_ref()
+                .map(line)
+                .unwrap_or_default(),
+        );
+        let mut failed = allocator.restore();
+        if let Some(pods) = pods.ask().filter(|_| turn % SWEEP == SWEEP - 1) {
+            let (done, more) = allocator.sweep(&pods);
+            for slice in done {
+                remark(&format!("ended slice {slice}: no pod has it"));
+            }
+            failed.extend(more);
+        }
+        trouble.say(failed.iter().map(line).collect::<Vec<_>>().join("; "));
+        std::thread::sleep(LOOK);
+    }
+}

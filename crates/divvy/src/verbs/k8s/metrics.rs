@@ -1,0 +1,116 @@
+//! `divvy k8s metrics`: figures of this node's slices with their pods' names, as Prometheus reads them (text format 0.0.4).
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use divvy_model::Fault;
+
+use super::top::{PodSlice, collect};
+use crate::context::Context;
+use crate::output;
+
+/// Flags of `divvy k8s metrics`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy k8s metrics
+  divvy k8s metrics | sponge /var/lib/node_exporter/textfile/divvy.prom")]
+pub struct Args {
+    /// The kubelet's root directory
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
+}
+
+/// Prints them.
+pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    output::print(&text(&collect(&args.kubelet_dir, context)?))?;
+    Ok(0)
+}
+
+fn text(items: &[PodSlice]) -> String {
+    type Figure = fn(&PodSlice) -> u64;
+    let metrics: [(&str, &str, &str, Figure); 4] = [
+        (
+            "divvy_pod_memory_limit_bytes",
+            "The slice's share of its first device's memory.",
+            "gauge",
+            |item| item.memory_limit_bytes.0,
+        ),
+        (
+            "divvy_pod_memory_used_bytes",
+            "What the slice's processes hold of it.",
+            "gauge",
+            |item| item.memory_used_bytes.0,
+        ),
+        (
+            "divvy_pod_allocations_refused_total",
+            "Allocations that did not fit into the slice.",
+            "counter",
+            |item| item.refused_allocations,
+        ),
+        (
+            "divvy_pod_processes",
+            "Processes of the slice that use its devices.",
+            "gauge",
+            |item| item.pids.len() as u64,
+        ),
+    ];
+    let mut text = String::new();
+    for (name, about, kind, figure) in metrics {
+        let _written = writeln!(text, "# HELP {name} {about}\n# TYPE {name} {kind}");
+        for item in items {
+            let labels = [
+                ("namespace", &item.namespace),
+                ("pod", &item.pod),
+                ("container", &item.container),
+                ("slice", &item.name),
+                ("source", &item.source),
+            ];
+            let labels: Vec<String> = labels
+                .iter()
+                .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+                .collect();
+            let _written = writeln!(text, "{name}{{{}}} {}", labels.join(","), figure(item));
+        }
+    }
+    text
+}
+
+/// A label's value: names are a user's to choose.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_model::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn figures_have_their_pods_names() {
+        let item = PodSlice {
+            name: "odd\"name\n".into(),
+            namespace: "default".into(),
+            pod: "train".into(),
+            container: "main".into(),
+            source: "default/claim".into(),
+            memory_limit_bytes: Bytes(4096),
+            refused_allocations: 3,
+            pids: vec![1, 2],
+            ..PodSlice::default()
+        };
+        let text = text(&[item]);
+        let labels = "{namespace=\"default\",pod=\"train\",container=\"main\",slice=\"odd\\\"name\\n\",source=\"default/claim\"}";
+        for line in [
+            format!("divvy_pod_memory_limit_bytes{labels} 4096"),
+            format!("divvy_pod_allocations_refused_total{labels} 3"),
+            format!("divvy_pod_processes{labels} 2"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+        }
+        assert_eq!(text.lines().count(), 12);
+    }
+}
