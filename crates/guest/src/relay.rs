@@ -77,6 +77,13 @@ enum Stage {
     Ending,
 }
 
+/// The guest's end, and what the relay's caller waits for beside it.
+#[derive(Clone, Copy)]
+struct Ends<'a> {
+    guest: BorrowedFd<'a>,
+    until: Option<BorrowedFd<'a>>,
+}
+
 /// See the module.
 pub struct Relay<L> {
     memory: Memory,
@@ -116,20 +123,21 @@ impl<L: FnMut(Event)> Relay<L> {
     /// # Errors
     /// The system's reason.
     pub fn serve(&mut self, guest: BorrowedFd<'_>, until: Option<BorrowedFd<'_>>) -> Result<End, Errno> {
-        let end = self.converse(guest, until);
+        let end = self.converse(Ends { guest, until });
         self.forget_all();
         self.wait_for_workers();
         end
     }
 
-    fn converse(&mut self, guest: BorrowedFd<'_>, until: Option<BorrowedFd<'_>>) -> Result<End, Errno> {
+    fn converse(&mut self, ends: Ends<'_>) -> Result<End, Errno> {
         let mut incoming = Incoming::default();
         let mut greeted = false;
         loop {
-            match self.turn(guest, until, &mut incoming, &mut greeted) {
+            match self.turn(ends, &mut incoming, &mut greeted) {
                 Ok(None) => {}
                 Ok(Some(end)) => return Ok(end),
                 Err(Errno::PROTO) => return Ok(End::Malformed),
+                Err(Errno::CANCELED) => return Ok(End::Asked),
                 Err(Errno::PIPE | Errno::CONNRESET) => return Ok(End::Closed),
                 Err(errno) => return Err(errno),
             }
@@ -139,17 +147,16 @@ impl<L: FnMut(Event)> Relay<L> {
     /// Waits, and answers all that came.
     fn turn(
         &mut self,
-        guest: BorrowedFd<'_>,
-        until: Option<BorrowedFd<'_>>,
+        ends: Ends<'_>,
         incoming: &mut Incoming,
         greeted: &mut bool,
     ) -> Result<Option<End>, Errno> {
-        let (from_guest, asked, ready) = self.wait(guest, until)?;
+        let (from_guest, asked, ready) = self.wait(ends)?;
         // From the last on: one that ends is replaced by one that was heard.
         for index in ready.into_iter().rev() {
-            self.hear_worker(guest, index)?;
+            self.hear_worker(ends, index)?;
         }
-        self.open_waiting(guest)?;
+        self.open_waiting(ends)?;
         if asked {
             return Ok(Some(End::Asked));
         }
@@ -157,32 +164,28 @@ impl<L: FnMut(Event)> Relay<L> {
             return Ok(None);
         }
         let mut bytes = [0; 4096];
-        match rustix::io::read(guest, &mut bytes) {
+        match rustix::io::read(ends.guest, &mut bytes) {
             Ok(0) => return Ok(Some(End::Closed)),
             Ok(length) => incoming.add(&bytes[..length]),
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(errno) => return Err(errno),
         }
         while let Some(frame) = incoming.take().map_err(|Malformed| Errno::PROTO)? {
-            self.hear_guest(guest, frame, greeted)?;
+            self.hear_guest(ends, frame, greeted)?;
         }
         Ok(None)
     }
 
     /// Waits. Whether the guest has said something, whether `until` is readable, and which workers have something.
-    fn wait(
-        &self,
-        guest: BorrowedFd<'_>,
-        until: Option<BorrowedFd<'_>>,
-    ) -> Result<(bool, bool, Vec<usize>), Errno> {
+    fn wait(&self, ends: Ends<'_>) -> Result<(bool, bool, Vec<usize>), Errno> {
         let programs = self.programs.iter().enumerate();
         let (indices, workers): (Vec<usize>, Vec<BorrowedFd<'_>>) = programs
             .filter_map(|(index, program)| Some((index, program.worker.as_ref()?.as_fd())))
             .unzip();
         let mut fds: Vec<PollFd<'_>> = workers
             .into_iter()
-            .chain([guest])
-            .chain(until)
+            .chain([ends.guest])
+            .chain(ends.until)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         match poll(&mut fds, None) {
@@ -196,7 +199,7 @@ impl<L: FnMut(Event)> Relay<L> {
         Ok((is_ready(count), is_ready(count + 1), ready))
     }
 
-    fn hear_guest(&mut self, guest: BorrowedFd<'_>, frame: ToHost, greeted: &mut bool) -> Result<(), Errno> {
+    fn hear_guest(&mut self, ends: Ends<'_>, frame: ToHost, greeted: &mut bool) -> Result<(), Errno> {
         match frame {
             ToHost::Hello { version, nonce } => {
                 // Another broker: that of a guest that has started again, perhaps.
@@ -211,7 +214,7 @@ impl<L: FnMut(Event)> Relay<L> {
                     label: self.memory.label(),
                     bytes: self.memory.bytes(),
                 };
-                tell(guest, answer)
+                tell(ends, answer)
             }
             // Nothing of another version means anything here.
             _ if !*greeted => Ok(()),
@@ -220,10 +223,10 @@ impl<L: FnMut(Event)> Relay<L> {
                     return Err(Errno::PROTO);
                 }
                 if self.waiting.len() >= MOST_WAITING {
-                    return tell(guest, ToGuest::Closed { connection });
+                    return tell(ends, ToGuest::Closed { connection });
                 }
                 self.waiting.push_back(connection);
-                self.open_waiting(guest)
+                self.open_waiting(ends)
             }
             ToHost::Channel { connection, channel } => {
                 // One that its worker has left just now is of no account.
@@ -238,7 +241,7 @@ impl<L: FnMut(Event)> Relay<L> {
                 // A worker that takes no more messages is no worker.
                 if worker.is_none_or(|worker| handshake::announce(worker.as_fd(), channel).is_err()) {
                     self.end(index);
-                    return tell(guest, ToGuest::Closed { connection });
+                    return tell(ends, ToGuest::Closed { connection });
                 }
                 Ok(())
             }
@@ -253,7 +256,7 @@ impl<L: FnMut(Event)> Relay<L> {
                     self.programs[index].is_held = false;
                     self.reap_if_over(index);
                 }
-                self.open_waiting(guest)
+                self.open_waiting(ends)
             }
         }
     }
@@ -264,7 +267,7 @@ impl<L: FnMut(Event)> Relay<L> {
     }
 
     /// Gets workers for programs that wait, as far as there are parts.
-    fn open_waiting(&mut self, guest: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn open_waiting(&mut self, ends: Ends<'_>) -> Result<(), Errno> {
         while !self.waiting.is_empty()
             && let Some(part) = self.free.pop()
         {
@@ -284,7 +287,7 @@ impl<L: FnMut(Event)> Relay<L> {
                 Err(errno) => {
                     self.free.push(part);
                     (self.log)(Event::Refused(connection, errno.to_string()));
-                    tell(guest, ToGuest::Closed { connection })?;
+                    tell(ends, ToGuest::Closed { connection })?;
                 }
             }
         }
@@ -303,7 +306,7 @@ impl<L: FnMut(Event)> Relay<L> {
     }
 
     /// A worker has said something, or has ended.
-    fn hear_worker(&mut self, guest: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+    fn hear_worker(&mut self, ends: Ends<'_>, index: usize) -> Result<(), Errno> {
         let program = &mut self.programs[index];
         let part = self.memory.part(program.part);
         let Some(worker) = &program.worker else {
@@ -322,7 +325,7 @@ impl<L: FnMut(Event)> Relay<L> {
                     let connection = program.connection;
                     (self.log)(Event::Opened(connection));
                     return tell(
-                        guest,
+                        ends,
                         ToGuest::Opened {
                             connection,
                             at: part.at,
@@ -342,7 +345,7 @@ impl<L: FnMut(Event)> Relay<L> {
             },
         };
         if went_on.is_err() {
-            self.worker_ended(guest, index)?;
+            self.worker_ended(ends, index)?;
         }
         Ok(())
     }
@@ -363,7 +366,7 @@ impl<L: FnMut(Event)> Relay<L> {
 
     /// A worker has ended, or said what is no word of a worker's. Its use of the part is over when its process is, which
     /// the end of its socket tells.
-    fn worker_ended(&mut self, guest: BorrowedFd<'_>, index: usize) -> Result<(), Errno> {
+    fn worker_ended(&mut self, ends: Ends<'_>, index: usize) -> Result<(), Errno> {
         let program = &mut self.programs[index];
         let connection = program.connection;
         let before = std::mem::replace(&mut program.stage, Stage::Ending);
@@ -385,7 +388,7 @@ impl<L: FnMut(Event)> Relay<L> {
         }
         match before {
             Stage::Ending => Ok(()),
-            _ => tell(guest, ToGuest::Closed { connection }),
+            _ => tell(ends, ToGuest::Closed { connection }),
         }
     }
 
@@ -466,20 +469,38 @@ fn is_readable(socket: &OwnedFd) -> bool {
     matches!(poll(&mut look, Some(&Timespec::default())), Ok(1..))
 }
 
-/// Says something to the guest. It waits while the guest takes nothing: it serves no other.
-fn tell(guest: BorrowedFd<'_>, frame: ToGuest) -> Result<(), Errno> {
+/// Says something to the guest. While the guest takes nothing the relay waits: it serves no other. A guest may be suspended
+/// for days, so the wait ends with the guest, or with what the relay's caller waits for.
+///
+/// # Errors
+/// `ECANCELED` where the caller's end came first; the system's reason.
+fn tell(ends: Ends<'_>, frame: ToGuest) -> Result<(), Errno> {
     let bytes = frame.encode();
     let mut left = &bytes[..];
     while !left.is_empty() {
-        match rustix::net::send(guest, left, SendFlags::NOSIGNAL) {
+        // A socket that blocks would keep the relay in the call.
+        match rustix::net::send(ends.guest, left, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(sent) => left = &left[sent..],
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                let mut room = [PollFd::from_borrowed_fd(guest, PollFlags::OUT)];
-                let _ready = poll(&mut room, None);
-            }
+            Err(Errno::AGAIN) => wait_for_room(ends)?,
             Err(errno) => return Err(errno),
         }
     }
     Ok(())
+}
+
+fn wait_for_room(ends: Ends<'_>) -> Result<(), Errno> {
+    let guest = PollFd::from_borrowed_fd(ends.guest, PollFlags::OUT);
+    let until = ends
+        .until
+        .map(|until| PollFd::from_borrowed_fd(until, PollFlags::IN));
+    let mut look: Vec<PollFd<'_>> = [Some(guest), until].into_iter().flatten().collect();
+    match poll(&mut look, None) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno),
+    }
+    match look.get(1) {
+        Some(until) if !until.revents().is_empty() => Err(Errno::CANCELED),
+        _ => Ok(()),
+    }
 }

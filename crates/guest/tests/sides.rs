@@ -439,3 +439,47 @@ fn a_descriptor_that_is_slow_to_close_holds_up_no_other_program() {
     }
     drop(peer);
 }
+
+/// A machine may be suspended at any moment, and its port is full then.
+#[test]
+fn a_machine_that_takes_nothing_does_not_keep_its_relay() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let folder = TempDir::new().expect("a folder");
+    let memory = Memory::new(BYTES, COUNT, 0).expect("memory");
+    let (port, its) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("a pair");
+    let (until, asks) = std::io::pipe().expect("a pipe");
+    let (end, ends) = channel();
+    let worker = folder.path().join("worker");
+    thread::spawn(move || {
+        let mut relay = Relay::new(memory, worker, |_| ());
+        let ended = relay.serve(its.as_fd(), Some(until.as_fd()));
+        let _told = end.send(ended);
+    });
+    // Each greeting is answered. Its answers are not read, so the relay comes to where it waits for room.
+    let hello = ToHost::Hello {
+        version: VERSION,
+        nonce: 1,
+    };
+    let limit = Timespec {
+        tv_sec: 0,
+        tv_nsec: 300_000_000,
+    };
+    rustix::io::ioctl_fionbio(&port, true).expect("set");
+    loop {
+        let mut room = [PollFd::new(&port, PollFlags::OUT)];
+        if poll(&mut room, Some(&limit)).expect("a look") == 0 {
+            break;
+        }
+        // A part of one that is cut off is of no account here.
+        let _full = rustix::io::write(&port, &hello.encode());
+    }
+    drop(asks);
+    let ended = ends.recv_timeout(Duration::from_secs(60)).expect("it comes back");
+    assert_eq!(ended, Ok(relay::End::Asked));
+}

@@ -144,6 +144,8 @@ pub(crate) struct LedgerPage {
     /// Uses of the device past the limiter, by [`crate::Bypass`].
     pub bypasses: [AtomicU64; BYPASS_KINDS],
     pub doorbell: DoorbellLine,
+    /// Bytes that workers copied, by [`crate::CopyPath`]. Pages of this version had padding here before, which is zero.
+    pub copied: CopiedLine,
     pub slots: Slots,
     pub spilled: SpillRecords,
     /// Allocations that a process of the slice shares with other processes of it: see [`crate::shared`].
@@ -165,6 +167,10 @@ pub(crate) struct DoorbellLine {
     /// Not 0 once any process has let go of an allocation that it still owns.
     pub let_go: AtomicU32,
 }
+
+/// Bytes by the path on which they were copied.
+#[repr(C, align(64))]
+pub(crate) struct CopiedLine(pub [AtomicU64; 8]);
 
 /// The activity records of the processes, by slot. They have pages of their own, which cost nothing without launches.
 #[repr(C, align(4096))]
@@ -285,6 +291,7 @@ const _: () = {
     assert!(offset_of!(LedgerPage, thrash) == 192);
     assert!(offset_of!(LedgerPage, bypasses) == 256);
     assert!(offset_of!(LedgerPage, doorbell) == 384);
+    assert!(offset_of!(LedgerPage, copied) == 448);
     assert!(offset_of!(LedgerPage, slots) == 4096);
 };
 

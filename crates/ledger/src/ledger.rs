@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::accounting::{self, SLOTS, UNIT};
 use crate::activity::Activity;
 use crate::bypass::Bypass;
+use crate::copies::CopyPath;
 use crate::effort::Effort;
 use crate::error::PageError;
 use crate::layout::{Header, LEDGER_BYTES, LEDGER_MAGIC, LedgerPage};
@@ -191,6 +192,12 @@ impl Ledger {
     #[must_use]
     pub fn bypasses(&self, bypass: Bypass) -> u64 {
         self.mapping.page().bypasses(bypass)
+    }
+
+    /// Bytes that workers copied on this path for programs without a device.
+    #[must_use]
+    pub fn copied(&self, path: CopyPath) -> u64 {
+        self.mapping.page().copied(path)
     }
 
     /// Counts a use of the device past the limiter.

@@ -13,6 +13,7 @@ pub mod accounting;
 mod activity;
 pub mod attach;
 mod bypass;
+mod copies;
 mod effort;
 mod error;
 pub mod fork;
@@ -40,6 +41,7 @@ mod waiting;
 
 pub use activity::Activity;
 pub use bypass::Bypass;
+pub use copies::CopyPath;
 pub use effort::Effort;
 pub use error::{PageError, ReserveError};
 pub use grant::{Grant, GrantSpec, GrantView};

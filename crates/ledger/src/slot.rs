@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::accounting::{self, Denied, SLOTS, UNIT};
 use crate::bypass::Bypass;
+use crate::copies::CopyPath;
 use crate::error::{PageError, ReserveError};
 use crate::fork::OwnMapping;
 use crate::layout::{ActivityLine, LedgerPage, SHARED_WORDS};
@@ -158,6 +159,13 @@ impl Slot {
     pub fn count(&self, bypass: Bypass) {
         if let Some(page) = self.page.get() {
             page.count(bypass);
+        }
+    }
+
+    /// Counts bytes that were copied for a program without a device. Nothing is counted in a forked child.
+    pub fn count_copied(&self, path: CopyPath, bytes: u64) {
+        if let Some(page) = self.page.get() {
+            page.count_copied(path, bytes);
         }
     }
 

@@ -9,8 +9,8 @@ use core::time::Duration;
 use std::path::Path;
 
 use divvy_abi::{CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_NOT_READY, CUresult};
-use divvy_ledger::PageError;
 use divvy_ledger::attach::{self, AttachError, Attached};
+use divvy_ledger::{CopyPath, PageError};
 
 use crate::{environment, log};
 
@@ -107,6 +107,13 @@ pub fn known() -> Option<Tenant> {
     } else {
         // SAFETY: a pointer that is neither null nor NO_SLICE was leaked by `enter`.
         Some(Tenant::Member(unsafe { &*membership }))
+    }
+}
+
+/// Counts bytes in the slice's ledger that a worker copied for its program: in that of the first device.
+pub fn count_copied(path: CopyPath, bytes: u64) {
+    if let Some(Tenant::Member(member)) = known() {
+        member.first().slot().count_copied(path, bytes);
     }
 }
 

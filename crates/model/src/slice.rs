@@ -400,11 +400,62 @@ pub struct SliceRecord {
     /// Its pages are missing or damaged: what it holds is not known, and counted as all it may hold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage_unknown: bool,
+    /// Bytes that its workers copied between the memory of its programs and its devices', by the path that they took.
+    /// Absent where there were none.
+    #[serde(default, skip_serializing_if = "CopiedRecord::is_none")]
+    pub copied: CopiedRecord,
     /// Its processes that use its devices, with what each holds of them together.
     pub processes: Vec<ProcessRecord>,
     /// The containers that these processes are in, as the command finds out: the agent knows of none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerRecord>,
+}
+
+/// Copies of programs without a device, in bytes by the path that they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopiedRecord {
+    /// In messages: four copies of each byte.
+    #[serde(default)]
+    pub message_bytes: Bytes,
+    /// Through memory that program and worker share: two copies.
+    #[serde(default)]
+    pub staged_bytes: Bytes,
+    /// From memory of the program that is shared: one copy.
+    #[serde(default)]
+    pub shared_bytes: Bytes,
+    /// From such memory that is pinned: none.
+    #[serde(default)]
+    pub pinned_bytes: Bytes,
+}
+
+impl CopiedRecord {
+    /// Whether nothing was copied.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Each path: its name, its bytes, and how often a processor copies a byte on it.
+    #[must_use]
+    pub fn by_path(&self) -> [(&'static str, Bytes, u32); 4] {
+        [
+            ("message", self.message_bytes, 4),
+            ("staged", self.staged_bytes, 2),
+            ("shared", self.shared_bytes, 1),
+            ("pinned", self.pinned_bytes, 0),
+        ]
+    }
+
+    /// How often a processor copied each byte, on average; 0 where there were none.
+    #[must_use]
+    pub fn copies_per_byte(&self) -> f64 {
+        let (mut bytes, mut copies) = (0.0, 0.0);
+        for (_, Bytes(on_path), each) in self.by_path() {
+            bytes += on_path as f64;
+            copies += on_path as f64 * f64::from(each);
+        }
+        if bytes == 0.0 { 0.0 } else { copies / bytes }
+    }
 }
 
 /// The process that starts the workers of a slice's programs. The workers have the device; the programs have none.

@@ -18,6 +18,7 @@ const _: () = assert!(
 );
 
 pub mod client;
+mod fork;
 pub mod fuzzing;
 pub mod handle;
 mod image;

@@ -441,6 +441,28 @@ fn a_program_counts_the_devices_that_it_shows_itself_from_0() {
         );
         let found: CUdevice = get!(cuDeviceGetByPCIBusId(name.as_ptr()));
         assert_eq!(found, 0, "by the program's number");
+        // The other device is there, and not the program's.
+        let mut hidden = [0_i8; 32];
+        for (to, from) in hidden.iter_mut().zip(name.to_bytes_with_nul()) {
+            *to = from.cast_signed();
+        }
+        let at = name.to_bytes().iter().position(|byte| *byte == b':').unwrap();
+        // Bus numbers of emulated devices: each has one of its own.
+        let mut others = 0;
+        for number in 0..=255_u8 {
+            for (place, digit) in format!("{number:02x}").bytes().enumerate() {
+                hidden[at + 1 + place] = digit.cast_signed();
+            }
+            let mut found: CUdevice = 7;
+            let code = code!(cuDeviceGetByPCIBusId(&raw mut found, hidden.as_ptr()));
+            if i32::from(number) == bus {
+                assert_eq!((code, found), (CUDA_SUCCESS, 0));
+                continue;
+            }
+            assert_ne!(code, CUDA_SUCCESS, "bus {number}: {found}");
+            others += u32::from(code == CUDA_ERROR_INVALID_DEVICE);
+        }
+        assert!(others > 0);
         for absent in [1, -2] {
             let mut context: CUcontext = std::ptr::null_mut();
             let code = code!(cuDevicePrimaryCtxRetain(&raw mut context, absent));

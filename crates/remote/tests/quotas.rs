@@ -174,6 +174,62 @@ fn what_a_stream_captures_is_counted_from_the_first_call() {
     });
 }
 
+/// Graphs that the driver below was told to destroy.
+static GRAPHS_DESTROYED: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C-unwind" fn counted_destroy(graph: CUgraph) -> CUresult {
+    GRAPHS_DESTROYED.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the arguments are the caller's.
+    unsafe { (EMULATED.cuGraphDestroy)(graph) }
+}
+
+static COUNTED: Table = Table {
+    cuGraphDestroy: counted_destroy,
+    ..divvy_emulator::TABLE
+};
+
+#[test]
+fn a_captured_graph_for_which_there_is_no_name_is_destroyed() {
+    alone("a_captured_graph_for_which_there_is_no_name_is_destroyed", || {
+        let quota = Quota {
+            objects: 8,
+            message: MESSAGE,
+            ..Quota::default()
+        };
+        let (server, _) = connect_to(Server::new(&COUNTED, quota), MESSAGE);
+        start(0);
+        let memory: CUdeviceptr = get!(cuMemAlloc_v2(4096));
+        let stream: CUstream = get!(cuStreamCreate(1));
+        cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        cu!(cuMemsetD8Async(memory, 1, 64, stream));
+        let mut other: CUstream = std::ptr::null_mut();
+        let mut made = Vec::new();
+        while code!(cuStreamCreate(&raw mut other, 1)) == CUDA_SUCCESS {
+            made.push(other);
+        }
+        assert_eq!(server.loads().2, 1, "the capture has a node");
+        let mut graph: CUgraph = std::ptr::null_mut();
+        assert_eq!(
+            code!(cuStreamEndCapture(stream, &raw mut graph)),
+            CUDA_ERROR_OUT_OF_MEMORY
+        );
+        assert!(graph.is_null());
+        assert_eq!(
+            GRAPHS_DESTROYED.load(Ordering::Relaxed),
+            1,
+            "it is not left behind"
+        );
+        assert_eq!(server.loads().2, 0, "the capture is over");
+        // The next one has room, and its graph is the program's.
+        cu!(cuStreamDestroy_v2(made[0]));
+        cu!(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        cu!(cuStreamEndCapture(stream, &raw mut graph));
+        assert_eq!(GRAPHS_DESTROYED.load(Ordering::Relaxed), 1);
+        cu!(cuGraphDestroy(graph));
+        assert_eq!(GRAPHS_DESTROYED.load(Ordering::Relaxed), 2);
+    });
+}
+
 #[test]
 fn the_logs_of_a_linker_are_counted_and_go_with_its_context() {
     alone("the_logs_of_a_linker_are_counted_and_go_with_its_context", || {

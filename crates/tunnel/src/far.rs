@@ -51,15 +51,15 @@ pub trait Host: Send + Sync + 'static {
     /// What stopped it. The client is told.
     fn devices(&self) -> Result<serde_json::Value, Fault>;
 
-    /// A slice for a client, whose slices have no more than `allowance` together. `goes_on` says whether the client still
-    /// waits for it.
+    /// A slice for a client, whose slices have no more than `allowance` together: as it is when it is asked, since a
+    /// client that waits may be invited again. `goes_on` says whether the client still waits for it.
     ///
     /// # Errors
     /// Why there is none. The client is told.
     fn open(
         &self,
         client: &str,
-        allowance: &Allowance,
+        allowance: &(dyn Fn() -> Result<Allowance, Fault> + Sync),
         wanted: &Wanted,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Box<dyn Slot>, Fault>;
@@ -371,18 +371,15 @@ impl Relay {
         client: &str,
         wanted: &Wanted,
     ) -> io::Result<Result<Box<dyn Slot>, Fault>> {
-        let allowance = match self.authority.allowance(client) {
-            Ok(allowance) => allowance,
-            Err(fault) => return Ok(Err(fault)),
-        };
         let goes_on = AtomicBool::new(true);
         std::thread::scope(|scope| {
             let (made, slot) = sync_channel(1);
-            let (goes_on, allowance) = (&goes_on, &allowance);
+            let goes_on = &goes_on;
             scope.spawn(move || {
+                let allowance = || self.authority.allowance(client);
                 let opened = self
                     .host
-                    .open(client, allowance, wanted, &|| goes_on.load(Ordering::Acquire));
+                    .open(client, &allowance, wanted, &|| goes_on.load(Ordering::Acquire));
                 let _unheard = made.send(opened);
             });
             loop {

@@ -26,7 +26,7 @@ pub mod near;
 pub mod talk;
 pub mod tls;
 
-pub use allowance::Allowance;
+pub use allowance::{Allowance, Shares};
 pub use certificate::{Authority, Identity, a_year};
 pub use talk::Wanted;
 

@@ -14,26 +14,65 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// As many processes stand between a program and its `divvy run` at most.
 const DEEPEST: usize = 256;
 
+/// /proc does not show a process that lives. So nothing can be said of it, and it has no worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotShown(u32);
+
+impl std::fmt::Display for NotShown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "/proc does not show process {} to user {}. Mount /proc without `hidepid`, or take a level that needs no \
+             workers: `--isolation supervised`",
+            self.0,
+            rustix::process::getuid().as_raw()
+        )
+    }
+}
+
+impl std::error::Error for NotShown {}
+
 /// Whether the process at the other end may have a worker.
-pub fn admits(door: &Door, connection: BorrowedFd<'_>) -> bool {
+///
+/// # Errors
+/// [`NotShown`].
+pub fn admits(door: &Door, connection: BorrowedFd<'_>) -> Result<bool, NotShown> {
     let Door::Host { uid, below } = door else {
         // The slice's containers alone have this socket mounted.
-        return true;
+        return Ok(true);
     };
     let Ok(peer) = socket_peercred(connection) else {
-        return false;
+        return Ok(false);
     };
     if peer.uid.as_raw() != *uid {
-        return false;
+        return Ok(false);
     }
     let Some((root, since)) = *below else {
-        return true;
+        return Ok(true);
     };
-    let pinned = pinned(connection, peer.pid);
+    let Ok(pinned) = pinned(connection, peer.pid) else {
+        return Ok(false);
+    };
     let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+    shown(pid, &pinned, start_ticks)?;
     // Both live after the walk between them, so no number in it meant another process.
     let is_below = is_below(pid, root) && start_ticks(root).is_ok_and(|began| began == since);
-    is_below && pinned.is_ok_and(|pinned| lives(&pinned))
+    Ok(is_below && lives(&pinned))
+}
+
+/// The start of a process; none where it has ended. `start` reads it from /proc.
+fn shown<E>(
+    pid: u32,
+    pinned: &OwnedFd,
+    start: impl FnOnce(u32) -> Result<u64, E>,
+) -> Result<Option<u64>, NotShown> {
+    let since = start(pid);
+    // It lives after its start was read, so the start is its own.
+    match (since, lives(pinned)) {
+        (Ok(since), true) => Ok(Some(since)),
+        (_, false) => Ok(None),
+        (Err(_), true) => Err(NotShown(pid)),
+    }
 }
 
 /// The process that connected. Before Linux 6.5 it is the one that has its number now.
@@ -46,13 +85,18 @@ fn pinned(connection: BorrowedFd<'_>, pid: Pid) -> Result<OwnedFd, Errno> {
 
 /// The process that connected: its number, and its start in the kernel's ticks since boot. None where it has ended: the
 /// number may be another process's by now.
-pub fn identify(connection: BorrowedFd<'_>) -> Option<(u32, u64)> {
-    let peer = socket_peercred(connection).ok()?;
-    let pinned = pinned(connection, peer.pid).ok()?;
+///
+/// # Errors
+/// [`NotShown`].
+pub fn identify(connection: BorrowedFd<'_>) -> Result<Option<(u32, u64)>, NotShown> {
+    let Ok(peer) = socket_peercred(connection) else {
+        return Ok(None);
+    };
+    let Ok(pinned) = pinned(connection, peer.pid) else {
+        return Ok(None);
+    };
     let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
-    let since = start_ticks(pid).ok()?;
-    // It lives after its start was read, so the start is its own.
-    lives(&pinned).then_some((pid, since))
+    Ok(shown(pid, &pinned, start_ticks)?.map(|since| (pid, since)))
 }
 
 /// A process that loses its parents becomes a child of its `divvy run`, so no program of it leaves the tree.
@@ -101,7 +145,7 @@ mod tests {
         use std::os::unix::net::UnixListener;
         use std::process::{Command, Stdio};
         let (ours, _its) = UnixStream::pair().expect("a pair");
-        assert_eq!(identify(ours.as_fd()), Some(own()));
+        assert_eq!(identify(ours.as_fd()), Ok(Some(own())));
         // A child connects by itself, and the connection outlives it.
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
@@ -118,11 +162,37 @@ mod tests {
             child => child.expect("it starts"),
         };
         let (connection, _) = listener.accept().expect("it connects");
-        let known = identify(connection.as_fd()).expect("it lives");
+        let known = identify(connection.as_fd()).expect("/proc").expect("it lives");
         assert_eq!(known.0, child.id());
         drop(child.stdin.take());
         child.wait().expect("it ends");
-        assert_eq!(identify(connection.as_fd()), None);
+        assert_eq!(identify(connection.as_fd()), Ok(None));
+    }
+
+    #[test]
+    fn a_process_that_lives_and_is_not_shown_is_said_to_be_so() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("it starts");
+        let number = Pid::from_raw(child.id().cast_signed()).expect("a number");
+        let pinned = pidfd_open(number, PidfdFlags::empty()).expect("it lives");
+        let hidden = |_| Err(std::io::ErrorKind::NotFound);
+        assert_eq!(shown(child.id(), &pinned, hidden), Err(NotShown(child.id())));
+        let said = NotShown(child.id()).to_string();
+        assert!(
+            said.contains("hidepid") && said.contains(&child.id().to_string()),
+            "{said}"
+        );
+        assert_eq!(shown::<()>(child.id(), &pinned, |_| Ok(7)), Ok(Some(7)));
+        child.kill().expect("ours");
+        child.wait().expect("ended");
+        assert_eq!(shown(child.id(), &pinned, hidden), Ok(None), "it has ended");
+        assert_eq!(
+            shown::<()>(child.id(), &pinned, |_| Ok(7)),
+            Ok(None),
+            "the number is another's"
+        );
     }
 
     #[test]
@@ -132,7 +202,7 @@ mod tests {
         let above = parent(std::process::id()).expect("a parent");
         let since = start_ticks(above).expect("it lives");
         let host = |uid, below| Door::Host { uid, below };
-        let admits = |door: Door| admits(&door, ours.as_fd());
+        let admits = |door: Door| admits(&door, ours.as_fd()).expect("/proc shows us");
         assert!(admits(Door::Container));
         assert!(admits(host(uid, None)));
         assert!(!admits(host(uid + 1, None)), "another user");

@@ -122,6 +122,7 @@ fn accept_all(
     goes_on: impl Fn() -> bool,
 ) -> anyhow::Result<()> {
     let served = Arc::new(());
+    let mut told = Told::default();
     while goes_on() {
         let mut ready: Vec<PollFd<'_>> = listeners
             .iter()
@@ -143,15 +144,40 @@ fn accept_all(
                 Err(errno) => bail!("No more programs can be served: {errno}"),
             };
             // One more than programs: ours.
-            if Arc::strong_count(&served) <= MOST && admits(&listener.door, connection.as_fd()) {
-                // The program sees that its connection is closed.
-                if let Err(error) = serve(connection, variables, Arc::clone(&served)) {
-                    eprintln!("divvy-worker: a program is not served: {error:#}");
-                }
+            if Arc::strong_count(&served) > MOST {
+                continue;
+            }
+            let outcome = match admits(&listener.door, connection.as_fd()) {
+                Ok(false) => continue,
+                Ok(true) => serve(connection, variables, Arc::clone(&served)),
+                Err(not_shown) => Err(not_shown.into()),
+            };
+            // The program sees that its connection is closed.
+            if let Err(error) = outcome {
+                told.tell(&error);
             }
         }
     }
     Ok(())
+}
+
+/// What was said of programs that are not served.
+#[derive(Default)]
+struct Told(u32);
+
+impl Told {
+    /// So often, and no more: a program that connects again and again fills no log.
+    const MOST: u32 = 20;
+
+    fn tell(&mut self, error: &anyhow::Error) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 <= Self::MOST {
+            eprintln!("divvy-worker: a program is not served: {error:#}");
+        }
+        if self.0 == Self::MOST {
+            eprintln!("divvy-worker: no more is said of programs that are not served");
+        }
+    }
 }
 
 /// Starts a process for a program, and a thread that waits for its end.
@@ -161,7 +187,7 @@ fn serve(
     served: Arc<()>,
 ) -> anyhow::Result<()> {
     // A program that has ended needs no worker.
-    let Some(program) = identify(connection.as_fd()) else {
+    let Some(program) = identify(connection.as_fd())? else {
         return Ok(());
     };
     let mut child = start(connection, program, variables)?;

@@ -60,7 +60,8 @@ fn serve_one() -> anyhow::Result<()> {
         ),
         Err(fault) => bail!("{fault}: {}", fault.causes.join(": ")),
     }
-    let server = Server::new(&DRIVER, Quota::default());
+    let count = divvy_limiter::tenant::count_copied;
+    let server = Server::with_listeners(&DRIVER, Quota::default(), |_| {}, count);
     serve(socket, &server, |end| {
         if let End::System(errno) = end {
             eprintln!("divvy-worker: a connection was not served: {errno}");

@@ -387,10 +387,18 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuMemcpy3D_v2_ptds, "copy3d.rs"),
     (crate::Symbol::cuMemcpyAsync, "memcpy.rs"),
     (crate::Symbol::cuMemcpyAsync_ptsz, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAtoHAsync_v2, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAtoHAsync_v2_ptsz, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAtoH_v2, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyAtoH_v2_ptds, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoHAsync_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoHAsync_v2_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoH_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyDtoH_v2_ptds, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyHtoAAsync_v2, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyHtoAAsync_v2_ptsz, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyHtoA_v2, "memcpy.rs"),
+    (crate::Symbol::cuMemcpyHtoA_v2_ptds, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoDAsync_v2, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoDAsync_v2_ptsz, "memcpy.rs"),
     (crate::Symbol::cuMemcpyHtoD_v2, "memcpy.rs"),
@@ -410,11 +418,19 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuStreamGetCaptureInfo_v2_ptsz, "names.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v3, "names.rs"),
     (crate::Symbol::cuStreamGetCaptureInfo_v3_ptsz, "names.rs"),
+    (crate::Symbol::cuSurfObjectCreate, "texture.rs"),
+    (crate::Symbol::cuSurfObjectDestroy, "texture.rs"),
+    (crate::Symbol::cuSurfObjectGetResourceDesc, "texture.rs"),
+    (crate::Symbol::cuTexObjectCreate, "texture.rs"),
+    (crate::Symbol::cuTexObjectDestroy, "texture.rs"),
+    (crate::Symbol::cuTexObjectGetResourceDesc, "texture.rs"),
+    (crate::Symbol::cuTexObjectGetResourceViewDesc, "texture.rs"),
+    (crate::Symbol::cuTexObjectGetTextureDesc, "texture.rs"),
     (crate::Symbol::cuUserObjectCreate, "callback.rs"),
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x85764fd8a3c72925;
+pub const ROLES_DIGEST: u64 = 0x44074ed74eb57086;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

@@ -11,6 +11,7 @@ use crate::decide::overhead::{Seen, Why};
 use crate::decide::rules::UsedOn;
 use crate::life::members::Members;
 use crate::life::pages::Usage;
+use crate::life::programs;
 use crate::life::slice::{Slice, together};
 use crate::lookout::devices::{Holders, Look, holders, outside};
 use crate::start::rundir::RunDir;
@@ -147,7 +148,14 @@ impl MemoryAudit {
         }
         // The members are read only now, because this walks through all processes. A slice without a limiter has no
         // ledger.
-        let managed: HashSet<u32> = records.iter().flat_map(|slice| self.members.of(slice)).collect();
+        let mut managed: HashSet<u32> = records.iter().flat_map(|slice| self.members.of(slice)).collect();
+        // A worker that starts or ends is not in its slice's ledger.
+        let holding: HashSet<u32> = found
+            .iter()
+            .flat_map(|(_, holders)| holders.iter().map(|(pid, _)| *pid))
+            .collect();
+        let is_worker = |pid: &u32| records.iter().any(|slice| programs::is_worker(slice, *pid));
+        managed.extend(holding.into_iter().filter(is_worker));
         found
             .iter()
             .flat_map(|(device, holders)| outside(device, holders, &managed))

@@ -117,8 +117,43 @@ pub(crate) fn text(
         }
     }
     memory(&mut text, devices, records);
+    copies(&mut text, records);
     as_dcgm(&mut text, devices);
     text
+}
+
+/// What workers copied for programs without a device.
+fn copies(text: &mut String, slices: &[SliceRecord]) {
+    let copying: Vec<&SliceRecord> = slices.iter().filter(|slice| !slice.copied.is_none()).collect();
+    if copying.is_empty() {
+        return;
+    }
+    let name = "divvy_slice_copied_bytes_total";
+    let about = "Bytes between the slice's programs and its devices, by path. Copies of a byte: message 4, staged 2, \
+                 shared 1, pinned 0.";
+    head(text, name, about, "counter");
+    for slice in &copying {
+        for (path, bytes, _) in slice.copied.by_path() {
+            let (named, id) = (quoted(&slice.name), quoted(&slice.id));
+            let _written = writeln!(
+                text,
+                "{name}{{slice=\"{named}\",id=\"{id}\",path=\"{path}\"}} {}",
+                bytes.0
+            );
+        }
+    }
+    let name = "divvy_slice_copies_per_byte";
+    let about =
+        "How often a processor copied a byte between the slice's programs and its devices, on average.";
+    head(text, name, about, "gauge");
+    for slice in &copying {
+        let (named, id) = (quoted(&slice.name), quoted(&slice.id));
+        let _written = writeln!(
+            text,
+            "{name}{{slice=\"{named}\",id=\"{id}\"}} {}",
+            slice.copied.copies_per_byte()
+        );
+    }
 }
 
 /// Memory of the slices and of the devices.
@@ -266,7 +301,24 @@ mod tests {
             "isolation": "cooperative", "policy": "strict", "created_at": "", "processes": [], "state": "running",
         }))
         .expect("a slice");
+        assert!(!text(&status, &[], &[], std::slice::from_ref(&record)).contains("copied"));
+        let record = SliceRecord {
+            copied: divvy_model::CopiedRecord {
+                message_bytes: divvy_model::Bytes(100),
+                staged_bytes: divvy_model::Bytes(200),
+                shared_bytes: divvy_model::Bytes(400),
+                pinned_bytes: divvy_model::Bytes(300),
+            },
+            ..record
+        };
         let text = text(&status, &[slice], &[], &[record]);
+        for line in [
+            r#"divvy_slice_copied_bytes_total{slice="a",id="01",path="message"} 100"#,
+            r#"divvy_slice_copied_bytes_total{slice="a",id="01",path="pinned"} 300"#,
+            r#"divvy_slice_copies_per_byte{slice="a",id="01"} 1.2"#,
+        ] {
+            assert!(text.lines().any(|known| known == line), "{line}: {text}");
+        }
         for (figure, value) in [
             ("divvy_slice_memory_limit_bytes", 4096),
             ("divvy_slice_memory_used_bytes", 512),

@@ -150,6 +150,21 @@ fn in_words(slice: &SliceRecord) -> String {
     for bypass in &slice.bypasses {
         line("not enforced", bypass.clone());
     }
+    if !slice.copied.is_none() {
+        let paths = slice.copied.by_path().into_iter();
+        let moved: Vec<String> = paths
+            .filter(|(_, bytes, _)| !bytes.is_zero())
+            .map(|(path, bytes, _)| format!("{bytes} {path}"))
+            .collect();
+        line(
+            "copies",
+            format!(
+                "{:.2} of each byte: {}",
+                slice.copied.copies_per_byte(),
+                moved.join(", ")
+            ),
+        );
+    }
     let trouble = slice.trouble.as_ref();
     for warning in &slice.warnings {
         // Of the words of one and the same failure, the code comes once.

@@ -19,6 +19,10 @@ pub struct Area {
 /// The area of this process's connection, where it has one.
 pub fn area() -> Option<&'static Area> {
     let client = super::client()?;
+    if super::thread::is_forked() {
+        // It would be a connection of the child's own.
+        return None;
+    }
     let made = || client.connector.region().and_then(Area::new);
     client.area.get_or_init(made).as_ref()
 }

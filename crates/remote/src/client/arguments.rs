@@ -4,7 +4,7 @@
 
 use core::ffi::CStr;
 
-use divvy_abi::{CUdevice, c_char};
+use divvy_abi::{CUDA_ERROR_INVALID_DEVICE, CUDA_SUCCESS, CUdevice, CUresult, c_char};
 
 use super::{location, start};
 use crate::handle::Word;
@@ -133,6 +133,20 @@ pub unsafe fn take_device(from: &mut Reader<'_>, to: *mut CUdevice) -> Result<()
         unsafe { to.write(device) };
     }
     Ok(())
+}
+
+/// The code of a call that found a device: one that the program does not see is none.
+///
+/// # Safety
+/// `found` is null, or the call has written there.
+pub unsafe fn code_of_device(code: CUresult, found: *const CUdevice) -> CUresult {
+    // SAFETY: promised by the caller.
+    let is_hidden = code == CUDA_SUCCESS && unsafe { found.as_ref() } == Some(&start::NO_DEVICE);
+    if is_hidden {
+        CUDA_ERROR_INVALID_DEVICE
+    } else {
+        code
+    }
 }
 
 /// A list of an answer: at most so many elements.

@@ -11,7 +11,8 @@ use std::sync::{Mutex, Once, PoisonError};
 use divvy_abi::*;
 
 use super::arguments::write_name;
-use super::{new_name, thread};
+use super::{new_name, start, thread};
+use crate::fork::OfProcess;
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{
     CALLBACK_DESTROY, CALLBACK_FUNCTION, CALLBACK_STREAM, CALLBACK_WAIT, HOST_FUNCTION, PER_THREAD,
@@ -19,7 +20,7 @@ use crate::wire::by_hand::{
 };
 
 /// Addresses of the functions that a server may name.
-static KNOWN: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
+static KNOWN: OfProcess<Mutex<BTreeSet<usize>>> = OfProcess::new();
 
 thread_local! {
     /// Whether this thread runs such a function: CUDA does not permit calls from there.
@@ -35,6 +36,10 @@ pub fn runs() -> bool {
 pub fn announce(function: *const c_void) -> u64 {
     static STARTED: Once = Once::new();
     let address = function.expose_provenance();
+    if start::require_here().is_err() {
+        // The call is refused, and a thread that begins now would end at once.
+        return address as u64;
+    }
     KNOWN
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

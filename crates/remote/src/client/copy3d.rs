@@ -9,11 +9,18 @@ use divvy_abi::*;
 use super::area::{Area, area};
 use super::{memcpy, thread};
 use crate::handle::Word;
+use crate::wire::HEADER_BYTES;
 use crate::wire::Writer;
-use crate::wire::by_hand::{ASYNC, COPY_BOX, PER_THREAD, PLACE_AREA, PLACE_ARRAY, PLACE_DEVICE, STAGED};
+use crate::wire::by_hand::{
+    ASYNC, COPY_BOX, PER_THREAD, PLACE_AREA, PLACE_ARRAY, PLACE_DEVICE, PLACE_MESSAGE, STAGED,
+};
 
 /// Bytes of the part of the data area that rows go through. A longer row makes it longer.
 const STAGING_BYTES: usize = 1 << 20;
+/// Bytes of a message of such a copy that are not the copy's, and of an answer.
+const BOX_BYTES: usize = 160;
+/// Bytes of the longest texel of an array: four channels of four bytes.
+const TEXEL_BYTES: usize = 16;
 
 /// Where one side of a copy lies.
 #[derive(Clone, Copy)]
@@ -22,6 +29,8 @@ enum Place {
     Array(u64),
     Area(u64),
     Program(*mut u8),
+    /// In the message or its answer.
+    Message,
 }
 
 /// One side of a copy.
@@ -52,6 +61,7 @@ impl Side {
             Place::Device(address) => (PLACE_DEVICE, address),
             Place::Array(array) => (PLACE_ARRAY, array),
             Place::Area(offset) => (PLACE_AREA, offset),
+            Place::Message => (PLACE_MESSAGE, 0),
             // It was refused, or staged.
             Place::Program(_) => (PLACE_DEVICE, 0),
         };
@@ -68,6 +78,25 @@ impl Side {
             y: self.y + rows,
             z: self.z + layers,
             ..self
+        }
+    }
+
+    /// The same side, some bytes further in each row.
+    fn moved_across(self, bytes: usize) -> Self {
+        Self {
+            x: self.x + bytes,
+            ..self
+        }
+    }
+
+    /// The same side, whose rows of memory of the program have a pitch though they do not say so.
+    fn with_pitch(self, width: usize) -> Self {
+        match self.place {
+            Place::Program(_) if self.pitch == 0 => Self {
+                pitch: self.x + width,
+                ..self
+            },
+            _ => self,
         }
     }
 
@@ -236,11 +265,15 @@ impl BoxCopy {
         code
     }
 
-    /// Row by row, where no memory is shared with the server. Arrays have no addresses, so this is not for them.
+    /// Row by row, where no memory is shared with the server.
     ///
     /// # Safety
     /// As of [`BoxCopy::make`].
     unsafe fn in_messages(&self, flags: u8, stream: CUstream) -> CUresult {
+        if matches!(self.from.place, Place::Array(_)) || matches!(self.to.place, Place::Array(_)) {
+            // SAFETY: promised by the caller.
+            return unsafe { self.of_array_in_messages(flags, stream) };
+        }
         let table = &super::TABLE;
         let device = |address: u64| std::ptr::without_provenance_mut(address as usize);
         let mut code = CUDA_SUCCESS;
@@ -277,6 +310,92 @@ impl BoxCopy {
             }
         }
         code
+    }
+
+    /// Between an array and memory of the program, where no memory is shared: as many rows in a message as it has room
+    /// for, or a part of one.
+    ///
+    /// # Safety
+    /// As of [`BoxCopy::make`].
+    unsafe fn of_array_in_messages(&self, flags: u8, stream: CUstream) -> CUresult {
+        let room = match thread::capacity() {
+            Ok(capacity) => capacity.saturating_sub(HEADER_BYTES + BOX_BYTES),
+            Err(code) => return code,
+        };
+        // No texel is longer, and a part has whole texels.
+        let across = self.width.min(room / TEXEL_BYTES * TEXEL_BYTES).max(1);
+        let at_once = (room / across).clamp(1, self.height.max(1));
+        let (from, to) = (self.from.with_pitch(self.width), self.to.with_pitch(self.width));
+        for layer in 0..self.depth {
+            for row in (0..self.height).step_by(at_once) {
+                for x in (0..self.width).step_by(across) {
+                    let part = Self {
+                        from: from.moved(row, layer).moved_across(x),
+                        to: to.moved(row, layer).moved_across(x),
+                        width: across.min(self.width - x),
+                        height: at_once.min(self.height - row),
+                        depth: 1,
+                    };
+                    // SAFETY: promised by the caller.
+                    let code = unsafe { part.in_one_message(flags, stream) };
+                    if code != CUDA_SUCCESS {
+                        return code;
+                    }
+                }
+            }
+        }
+        CUDA_SUCCESS
+    }
+
+    /// # Safety
+    /// As of [`BoxCopy::make`].
+    unsafe fn in_one_message(&self, flags: u8, stream: CUstream) -> CUresult {
+        let dense = Side {
+            place: Place::Message,
+            x: 0,
+            y: 0,
+            z: 0,
+            lod: 0,
+            pitch: self.width,
+            height: self.height,
+        };
+        let (described, to_program) = match (self.from.place, self.to.place) {
+            (Place::Program(_), _) => (Self { from: dense, ..*self }, None),
+            (_, Place::Program(first)) => (Self { to: dense, ..*self }, Some(first)),
+            _ => return CUDA_ERROR_INVALID_VALUE,
+        };
+        thread::call(
+            COPY_BOX,
+            Symbol::cuMemcpy3D_v2,
+            |m| {
+                m.plain(flags);
+                m.plain(stream.bits());
+                described.put(m);
+                if let Place::Program(first) = self.from.place {
+                    for row in 0..self.height {
+                        // SAFETY: the caller vouches for the row.
+                        unsafe { m.copy(self.from.row(first, row, self.width), self.width) };
+                    }
+                }
+            },
+            |m, good| {
+                let Some(first) = to_program.filter(|_| good) else {
+                    return Ok(());
+                };
+                for row in 0..self.height {
+                    let came = m.bytes(self.width)?;
+                    // SAFETY: as above.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            came.as_ptr(),
+                            self.to.row(first, row, self.width),
+                            self.width,
+                        );
+                    }
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Some rows of one layer, through the data area from an offset on, where they stand close together.

@@ -7,12 +7,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use divvy_abi::*;
 
 use super::{start, thread};
+use crate::fork::OfProcess;
 use crate::wire::by_hand::DEVICE_ATTRIBUTES;
 use crate::wire::{Malformed, Reader};
 
 pub type Attributes = Arc<BTreeMap<u32, i32>>;
 
-static KNOWN: RwLock<Option<HashMap<CUdevice, Attributes>>> = RwLock::new(None);
+static KNOWN: OfProcess<RwLock<Option<HashMap<CUdevice, Attributes>>>> = OfProcess::new();
 
 fn attributes(device: CUdevice) -> Result<Attributes, CUresult> {
     let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);

@@ -10,6 +10,7 @@ use divvy_abi::*;
 use super::arguments::{put_string, write_name};
 use super::parameters::Function;
 use super::{client, thread};
+use crate::fork::OfProcess;
 use crate::handle::Word;
 use crate::wire::by_hand::FUNCTION;
 use crate::wire::{Malformed, Reader, Writer};
@@ -18,7 +19,7 @@ use crate::wire::{Malformed, Reader, Writer};
 type Functions = HashMap<Vec<u8>, u64>;
 
 /// What is told of modules, by their names.
-static TOLD: RwLock<Option<HashMap<u64, Functions>>> = RwLock::new(None);
+static TOLD: OfProcess<RwLock<Option<HashMap<u64, Functions>>>> = OfProcess::new();
 
 /// More modules than this are not remembered: those that were unloaded are among them.
 const MOST_MODULES: usize = 1 << 10;

@@ -9,6 +9,7 @@ use divvy_abi::*;
 
 use super::arguments::{put_string, write_name};
 use super::{module, new_name, thread};
+use crate::fork::OfProcess;
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{LINK_ADD, LINK_COMPLETE, LINK_CREATE, LINK_DESTROY, LINK_READ};
 use crate::wire::{Malformed, Reader};
@@ -29,7 +30,7 @@ struct Linking {
     result: Box<[u8]>,
 }
 
-static LINKERS: Mutex<Option<HashMap<u64, Linking>>> = Mutex::new(None);
+static LINKERS: OfProcess<Mutex<Option<HashMap<u64, Linking>>>> = OfProcess::new();
 
 fn linkers() -> MutexGuard<'static, Option<HashMap<u64, Linking>>> {
     LINKERS.lock().unwrap_or_else(PoisonError::into_inner)

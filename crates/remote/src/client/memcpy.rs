@@ -14,11 +14,13 @@ use divvy_ring::data::Extent;
 use super::area::{Area, area};
 use super::{TABLE, thread};
 use crate::handle::Word;
-use crate::wire::by_hand::{ASYNC, COPY, FROM_DEVICE, IS_DEVICE, PER_THREAD, STAGED, TO_AREA, TO_DEVICE};
+use crate::wire::by_hand::{
+    ARRAY, ASYNC, COPY, FROM_DEVICE, IS_DEVICE, PER_THREAD, STAGED, TO_AREA, TO_DEVICE,
+};
 use crate::wire::{HEADER_BYTES, Writer};
 
-/// Bytes of a message or an answer that are not the copy's: flags, stream, address, count; codes.
-const OVERHEAD: usize = HEADER_BYTES + 32;
+/// Bytes of a message or an answer that are not the copy's: flags, stream, address, array, count; codes.
+const OVERHEAD: usize = HEADER_BYTES + 48;
 /// A copy of no more bytes than this travels in messages: a part of the data area would not pay.
 const INLINE_BYTES: usize = 1 << 14;
 /// Bytes of a part of the staging memory: they stay in a processor's cache between the two copies.
@@ -32,7 +34,10 @@ struct Copy {
     symbol: Symbol,
     flags: u8,
     stream: CUstream,
+    /// An address, or an offset in the array.
     device: u64,
+    /// The array's name, where the device's side is one.
+    array: Option<u64>,
     host: *mut u8,
     bytes: usize,
     to_host: bool,
@@ -105,11 +110,19 @@ impl Copy {
     }
 
     fn put_area(self, m: &mut Writer<'_>, flags: u8, at: usize, offset: u64, bytes: usize) {
-        m.plain(flags);
-        m.plain(self.stream.bits());
-        m.plain(self.device.wrapping_add(at as u64));
+        self.put_place(m, flags, at);
         m.plain(offset);
         m.plain(bytes as u64);
+    }
+
+    /// The beginning of each message of a copy: flags, stream, and the place of its bytes from `at` on.
+    fn put_place(self, m: &mut Writer<'_>, flags: u8, at: usize) {
+        m.plain(flags | self.array.map_or(0, |_| ARRAY));
+        m.plain(self.stream.bits());
+        m.plain(self.device.wrapping_add(at as u64));
+        if let Some(array) = self.array {
+            m.plain(array);
+        }
     }
 
     /// Through the staging memory, part by part.
@@ -167,9 +180,7 @@ impl Copy {
             PARTS,
             |index, m| {
                 let (at, bytes) = part(index);
-                m.plain(self.flags);
-                m.plain(self.stream.bits());
-                m.plain(self.device.wrapping_add(at as u64));
+                self.put_place(m, self.flags, at);
                 if self.to_host {
                     m.plain(bytes as u64);
                 } else {
@@ -204,7 +215,7 @@ macro_rules! to_device {
             // SAFETY: the program vouches for its bytes.
             unsafe {
                 let (symbol, flags, host) = (Symbol::$name, $flags, from.cast_mut().cast());
-                Copy { symbol, flags, stream, device: to, host, bytes, to_host: false }.make()
+                Copy { symbol, flags, stream, device: to, array: None, host, bytes, to_host: false }.make()
             }
         }
     )*};
@@ -222,7 +233,7 @@ macro_rules! from_device {
             // SAFETY: the program vouches for its room.
             unsafe {
                 let (symbol, flags, host) = (Symbol::$name, $flags, to.cast());
-                Copy { symbol, flags, stream, device: from, host, bytes, to_host: true }.make()
+                Copy { symbol, flags, stream, device: from, array: None, host, bytes, to_host: true }.make()
             }
         }
     )*};
@@ -240,6 +251,54 @@ from_device! {
     cuMemcpyDtoH_v2_ptds PER_THREAD, ();
     cuMemcpyDtoHAsync_v2 ASYNC, (stream);
     cuMemcpyDtoHAsync_v2_ptsz ASYNC | PER_THREAD, (stream);
+}
+
+macro_rules! to_array {
+    ($($name:ident $flags:expr, ($($stream:ident)?);)*) => {$(
+        /// # Safety
+        /// As NVIDIA's reference says.
+        pub unsafe extern "C-unwind" fn $name(
+            to: CUarray, offset: usize, from: *const c_void, bytes: usize, $($stream: CUstream)?
+        ) -> CUresult {
+            let stream: &[CUstream] = &[$($stream)?];
+            let stream = stream.first().copied().unwrap_or(std::ptr::null_mut());
+            let (symbol, flags, host, array) = (Symbol::$name, $flags, from.cast_mut().cast(), Some(to.bits()));
+            let device = offset as u64;
+            // SAFETY: the program vouches for its bytes.
+            unsafe { Copy { symbol, flags, stream, device, array, host, bytes, to_host: false }.make() }
+        }
+    )*};
+}
+
+macro_rules! from_array {
+    ($($name:ident $flags:expr, ($($stream:ident)?);)*) => {$(
+        /// # Safety
+        /// As NVIDIA's reference says.
+        pub unsafe extern "C-unwind" fn $name(
+            to: *mut c_void, from: CUarray, offset: usize, bytes: usize, $($stream: CUstream)?
+        ) -> CUresult {
+            let stream: &[CUstream] = &[$($stream)?];
+            let stream = stream.first().copied().unwrap_or(std::ptr::null_mut());
+            let (symbol, flags, host, array) = (Symbol::$name, $flags, to.cast(), Some(from.bits()));
+            let device = offset as u64;
+            // SAFETY: the program vouches for its room.
+            unsafe { Copy { symbol, flags, stream, device, array, host, bytes, to_host: true }.make() }
+        }
+    )*};
+}
+
+to_array! {
+    cuMemcpyHtoA_v2 0, ();
+    cuMemcpyHtoA_v2_ptds PER_THREAD, ();
+    cuMemcpyHtoAAsync_v2 ASYNC, (stream);
+    cuMemcpyHtoAAsync_v2_ptsz ASYNC | PER_THREAD, (stream);
+}
+
+from_array! {
+    cuMemcpyAtoH_v2 0, ();
+    cuMemcpyAtoH_v2_ptds PER_THREAD, ();
+    cuMemcpyAtoHAsync_v2 ASYNC, (stream);
+    cuMemcpyAtoHAsync_v2_ptsz ASYNC | PER_THREAD, (stream);
 }
 
 /// Copies between addresses of either kind: which kind each is of decides the copy.
@@ -264,6 +323,7 @@ unsafe fn unified(
         flags,
         stream,
         device,
+        array: None,
         host: pointer(host),
         bytes,
         to_host,

@@ -26,6 +26,7 @@ mod pinned;
 mod primary;
 mod start;
 mod stubs;
+mod texture;
 mod thread;
 mod visible;
 
@@ -35,6 +36,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use divvy_abi::Symbol;
 
 use crate::Connector;
+use crate::fork::OfProcess;
 use crate::handle::{Id, Kind, Origin};
 
 pub(crate) use arguments::Count;
@@ -48,9 +50,9 @@ struct Client {
     /// How many calls all threads have submitted.
     submitted: AtomicU32,
     /// What is known of functions.
-    functions: parameters::Known,
+    functions: OfProcess<parameters::Known>,
     /// The memory that is shared with the server, once it was needed.
-    area: OnceLock<Option<area::Area>>,
+    area: OfProcess<OnceLock<Option<area::Area>>>,
     /// Told of what a log should have.
     told: fn(Told),
 }
@@ -77,8 +79,8 @@ pub fn connect(connector: Box<dyn Connector>, told: fn(Told)) -> bool {
         threads: AtomicU32::new(0),
         objects: AtomicU64::new(1),
         submitted: AtomicU32::new(0),
-        functions: parameters::Known::default(),
-        area: OnceLock::new(),
+        functions: OfProcess::new(),
+        area: OfProcess::new(),
         told,
     };
     CLIENT.set(client).is_ok()

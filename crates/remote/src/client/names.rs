@@ -8,11 +8,12 @@ use std::sync::{Mutex, PoisonError};
 use divvy_abi::*;
 
 use super::thread;
+use crate::fork::OfProcess;
 use crate::handle::Word;
 use crate::wire::Malformed;
 use crate::wire::by_hand::{CAPTURE, NAME, PER_THREAD};
 
-static NAMES: Mutex<Option<HashMap<u64, CString>>> = Mutex::new(None);
+static NAMES: OfProcess<Mutex<Option<HashMap<u64, CString>>>> = OfProcess::new();
 
 /// # Safety
 /// `to` is null or may be written.
@@ -63,7 +64,7 @@ struct Dependencies {
     edges: Vec<CUgraphEdgeData>,
 }
 
-static CAPTURED: Mutex<Option<HashMap<u64, Dependencies>>> = Mutex::new(None);
+static CAPTURED: OfProcess<Mutex<Option<HashMap<u64, Dependencies>>>> = OfProcess::new();
 
 /// Where a program wants what is told of a capture; each may be null.
 struct Wanted {

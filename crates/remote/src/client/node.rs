@@ -13,6 +13,7 @@ use super::arguments::{put_handles, put_inputs, write_name};
 use super::copy3d::BoxCopy;
 use super::parameters::{self, Values};
 use super::{callback, location, new_name, thread};
+use crate::fork::OfProcess;
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{
     EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
@@ -452,7 +453,7 @@ struct KernelParams {
 // SAFETY: the pointers lead into the values beside them, whose bytes are not moved.
 unsafe impl Send for KernelParams {}
 
-static KERNELS: Mutex<Option<HashMap<u64, KernelParams>>> = Mutex::new(None);
+static KERNELS: OfProcess<Mutex<Option<HashMap<u64, KernelParams>>>> = OfProcess::new();
 
 /// Asks for the parameters of a node of a kind.
 fn get<T>(

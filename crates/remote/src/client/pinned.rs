@@ -14,7 +14,8 @@ use divvy_ring::PAGE;
 use divvy_ring::data::Extent;
 
 use super::area::area;
-use super::{TABLE, thread};
+use super::{TABLE, start, thread};
+use crate::fork::OfProcess;
 use crate::wire::by_hand::{PIN, UNPIN};
 
 /// Memory that the device reaches, or that the program has registered.
@@ -44,7 +45,7 @@ enum Place {
     Programs,
 }
 
-static ALL: Mutex<BTreeMap<usize, Host>> = Mutex::new(BTreeMap::new());
+static ALL: OfProcess<Mutex<BTreeMap<usize, Host>>> = OfProcess::new();
 
 fn all() -> MutexGuard<'static, BTreeMap<usize, Host>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,6 +78,9 @@ fn allocate(symbol: Symbol, to: *mut *mut c_void, bytes: usize, flags: u32) -> C
 
 /// Managed memory: pinned memory with the same address for the program and the device.
 pub fn allocate_managed(to: *mut CUdeviceptr, bytes: usize) -> CUresult {
+    if let Err(code) = start::require_here() {
+        return code;
+    }
     if to.is_null() || bytes == 0 {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -8,6 +8,7 @@ use divvy_abi::*;
 
 use super::visible::{Uuid, of_program};
 use super::{device, thread};
+use crate::fork::OfProcess;
 use crate::wire::by_hand::START;
 use crate::wire::{Malformed, Reader};
 
@@ -22,10 +23,10 @@ struct Told {
     uuids: Vec<Uuid>,
 }
 
-static TOLD: RwLock<Option<Told>> = RwLock::new(None);
+static TOLD: OfProcess<RwLock<Option<Told>>> = OfProcess::new();
 /// The worker's numbers of the program's devices: a program counts its own from 0. Chosen by the first cuInit that
 /// succeeds, as on a device of one's own.
-static DEVICES: OnceLock<Vec<CUdevice>> = OnceLock::new();
+static DEVICES: OfProcess<OnceLock<Vec<CUdevice>>> = OfProcess::new();
 /// Whether the program has called cuInit with success.
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
@@ -68,7 +69,7 @@ pub fn from_worker(device: CUdevice) -> CUdevice {
 }
 
 /// CU_DEVICE_INVALID.
-const NO_DEVICE: CUdevice = -2;
+pub const NO_DEVICE: CUdevice = -2;
 
 /// Whether this process is the child of one that has called cuInit, and has no device.
 fn is_forked() -> bool {
@@ -86,8 +87,8 @@ pub fn require_here() -> Result<(), CUresult> {
 
 /// In the child of a process that asked something and has not called cuInit: what it was told is the parent's.
 fn forget_parents() {
-    if !INITIALIZED.load(Ordering::Relaxed) && thread::forget_parents() {
-        *TOLD.write().unwrap_or_else(PoisonError::into_inner) = None;
+    if !INITIALIZED.load(Ordering::Relaxed) {
+        thread::forget_parents();
     }
 }
 

@@ -6,7 +6,7 @@ use divvy_abi::*;
 use super::arguments::*;
 use super::{
     attribute, callback, context, copy3d, device, function, launch, link, local, managed, memcpy, module,
-    names, new_name, node, pinned, primary, start, thread,
+    names, new_name, node, pinned, primary, start, texture, thread,
 };
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
@@ -107,6 +107,14 @@ macro_rules! changed {
     ($m:ident $role:ident $p:ident) => {};
 }
 
+macro_rules! code_of {
+    ($code:ident find_device $p:ident) => {
+        // SAFETY: the program vouches for its pointer, and a call that succeeded has written there.
+        let $code = unsafe { code_of_device($code, $p) };
+    };
+    ($code:ident $role:ident $p:ident) => {};
+}
+
 macro_rules! stubs {
     ([] $($name:ident $id:literal [$how:ident] ($($p:ident: $of:ty = $role:ident $needs:tt),*);)*) => {
         /// The generated stubs.
@@ -145,20 +153,24 @@ macro_rules! stub {
         stub!($id $name $how [$($done)* ($p $of, $role $needs beside)] $($rest)*)
     }};
     (@call $id:literal $name:ident $how:ident $(($p:ident $of:ty, $role:ident $needs:tt $beside:ident))*) => {
-        thread::$how(
-            $id,
-            Symbol::$name,
-            // SAFETY: the program vouches for its pointers.
-            |m| unsafe { $(put!(m $role $p $of, $beside, $needs);)* },
-            // SAFETY: as above.
-            |m, good| unsafe {
-                if good {
-                    $(take!(m $role $p $beside);)*
-                }
-                $(changed!(m $role $p);)*
-                Ok(())
-            },
-        )
+        {
+            let code = thread::$how(
+                $id,
+                Symbol::$name,
+                // SAFETY: the program vouches for its pointers.
+                |m| unsafe { $(put!(m $role $p $of, $beside, $needs);)* },
+                // SAFETY: as above.
+                |m, good| unsafe {
+                    if good {
+                        $(take!(m $role $p $beside);)*
+                    }
+                    $(changed!(m $role $p);)*
+                    Ok(())
+                },
+            );
+            $(code_of!(code $role $p);)*
+            code
+        }
     };
 }
 
@@ -191,7 +203,9 @@ const BY_HAND: Table = implemented! { Table {
     local: cuGetErrorName cuGetErrorString cuGetProcAddress cuGetProcAddress_v2;
     managed: cuMemAdvise cuMemAdvise_v2 cuMemAllocManaged cuMemFree_v2 cuMemPrefetchAsync cuMemPrefetchAsync_ptsz
         cuMemPrefetchAsync_v2 cuMemPrefetchAsync_v2_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz;
-    memcpy: cuMemcpy cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpy_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
+    memcpy: cuMemcpy cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyAtoHAsync_v2 cuMemcpyAtoHAsync_v2_ptsz cuMemcpyAtoH_v2
+        cuMemcpyAtoH_v2_ptds cuMemcpyHtoAAsync_v2 cuMemcpyHtoAAsync_v2_ptsz cuMemcpyHtoA_v2 cuMemcpyHtoA_v2_ptds
+        cuMemcpy_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
         cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;
     module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;
     pinned: cuMemAllocHost_v2 cuMemFreeHost cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
@@ -199,6 +213,8 @@ const BY_HAND: Table = implemented! { Table {
     primary: cuCtxSetCurrent cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2
         cuDevicePrimaryCtxRetain;
     start: cuDeviceGet cuDeviceGetCount cuDriverGetVersion cuInit;
+    texture: cuSurfObjectCreate cuSurfObjectDestroy cuSurfObjectGetResourceDesc cuTexObjectCreate cuTexObjectDestroy
+        cuTexObjectGetResourceDesc cuTexObjectGetResourceViewDesc cuTexObjectGetTextureDesc;
 } };
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! A thread's way to the server: its transport, its messages' memory, and the order of its messages.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use divvy_abi::*;
 
 use super::{Told, callback, client, start};
 use crate::wire::by_hand::{CALLBACK_WAIT, START};
 use crate::wire::{HEADER_BYTES, HELLO_BYTES, Header, Hello, Malformed, Reader, Sort, VERSION, Writer};
-use crate::{Lost, NotOpened, Transport};
+use crate::{Lost, NotOpened, Transport, fork};
 
 struct Thread {
     transport: Box<dyn Transport>,
@@ -51,20 +51,20 @@ fn is_first() -> bool {
 /// What a call answers once there is no server.
 const GONE: CUresult = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-/// The process that connected; 0 before one has.
-static CONNECTED: AtomicI32 = AtomicI32::new(0);
+/// The process that connected, by its number among its forebears; 0 before one has.
+static CONNECTED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether this process is the child of the one that connected.
 pub fn is_forked() -> bool {
     let connected = CONNECTED.load(Ordering::Relaxed);
-    connected != 0 && connected != rustix::process::getpid().as_raw_nonzero().get()
+    connected != 0 && connected != fork::generation()
 }
 
-/// In a forked child, forgets the parent's connection, so that this process may have one of its own. Gives whether there
-/// was one. The thread that forked is the only one of the child.
-pub fn forget_parents() -> bool {
+/// In a forked child, forgets the parent's connection, so that this process may have one of its own. The thread that
+/// forked is the only one of the child.
+pub fn forget_parents() {
     if !is_forked() {
-        return false;
+        return;
     }
     let own = THREAD.try_with(|thread| {
         thread
@@ -76,15 +76,13 @@ pub fn forget_parents() -> bool {
     // Its memory is the parent's to give back.
     std::mem::forget(own);
     CONNECTED.store(0, Ordering::Relaxed);
-    true
 }
 
 /// The same in this process: a forked child of the one that connected has no device, as on a device of its own.
 fn gone() -> CUresult {
-    match CONNECTED.load(Ordering::Relaxed) {
-        0 => GONE,
-        pid if pid == rustix::process::getpid().as_raw_nonzero().get() => GONE,
-        _ => CUDA_ERROR_NOT_INITIALIZED,
+    match is_forked() {
+        true => CUDA_ERROR_NOT_INITIALIZED,
+        false => GONE,
     }
 }
 
@@ -98,6 +96,10 @@ fn with<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, C
 fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) -> Result<R, CUresult> {
     if callback::runs() {
         return Err(CUDA_ERROR_NOT_PERMITTED);
+    }
+    if is_forked() {
+        // What lies in this thread's memory is the parent's.
+        return Err(CUDA_ERROR_NOT_INITIALIZED);
     }
     let mut body = Some(body);
     let mut on = |thread: &RefCell<Option<Thread>>| {
@@ -139,7 +141,7 @@ fn open() -> Result<Thread, NotOpened> {
     if is_forked() {
         return Err(NotOpened::Lost);
     }
-    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let own = fork::generation();
     let number = client.threads.fetch_add(1, Ordering::Relaxed);
     let mut transport = client.connector.open(number)?;
     let capacity = transport.capacity();

@@ -8,10 +8,11 @@ use std::time::Duration;
 use divvy_ring::{Backing, Client, Peer, Region, RingError};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use rustix::process::{Pid, getpid, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 
 use super::wake::Wake;
 use super::{handshake, peer};
+use crate::fork::OfProcess;
 use crate::{Connector, Lost, NotOpened, Transport};
 
 /// A worker that does not greet within this time is none.
@@ -24,8 +25,8 @@ const CHANNEL_TRIES: u32 = 30;
 #[derive(Debug)]
 pub struct LocalConnector {
     socket: PathBuf,
-    /// The connection, and the process that made it: a forked child has none.
-    connection: Mutex<Option<(Pid, Arc<Connection>)>>,
+    /// The connection of this process: a forked child has none.
+    connection: OfProcess<Mutex<Option<Arc<Connection>>>>,
 }
 
 /// A connection of this process.
@@ -85,7 +86,7 @@ impl LocalConnector {
     pub fn new(socket: PathBuf) -> Self {
         Self {
             socket,
-            connection: Mutex::new(None),
+            connection: OfProcess::new(),
         }
     }
 
@@ -96,23 +97,17 @@ impl LocalConnector {
     pub fn over(socket: OwnedFd) -> Result<Self, Errno> {
         Ok(Self {
             socket: PathBuf::new(),
-            connection: Mutex::new(Some((getpid(), Arc::new(Self::greeted(socket)?)))),
+            connection: OfProcess::with(Mutex::new(Some(Arc::new(Self::greeted(socket)?)))),
         })
     }
 
     fn connection(&self) -> Result<Arc<Connection>, Errno> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let us = getpid();
-        if let Some((pid, connection)) = &*connection
-            && *pid == us
-        {
+        if let Some(connection) = &*connection {
             return Ok(Arc::clone(connection));
         }
         let made = Arc::new(self.connect()?);
-        if let Some((_, parents)) = connection.replace((us, Arc::clone(&made))) {
-            // Its region is not mapped here, and its socket is the parent's to close.
-            std::mem::forget(parents);
-        }
+        *connection = Some(Arc::clone(&made));
         Ok(made)
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_abi::{CUDA_ERROR_INVALID_VALUE, c_void};
+use divvy_ledger::CopyPath;
 use divvy_ring::Region;
 use divvy_ring::data::Extent;
 
@@ -100,27 +101,34 @@ impl Traffic {
 }
 
 /// The counters of [`Traffic`].
-#[derive(Default)]
 pub struct Counters {
-    pub inline: AtomicU64,
-    pub staged: AtomicU64,
-    pub shared: AtomicU64,
-    pub bypass: AtomicU64,
+    bytes: [AtomicU64; CopyPath::ALL.len()],
+    told: fn(CopyPath, u64),
 }
 
 impl Counters {
-    /// What they say now.
-    pub fn read(&self) -> Traffic {
-        Traffic {
-            inline: self.inline.load(Ordering::Relaxed),
-            staged: self.staged.load(Ordering::Relaxed),
-            shared: self.shared.load(Ordering::Relaxed),
-            bypass: self.bypass.load(Ordering::Relaxed),
+    /// All 0; `told` is told of each copy.
+    pub fn new(told: fn(CopyPath, u64)) -> Self {
+        Self {
+            bytes: Default::default(),
+            told,
         }
     }
-}
 
-/// Counts bytes of a copy that was made.
-pub fn count(counter: &AtomicU64, bytes: u64) {
-    counter.fetch_add(bytes, Ordering::Relaxed);
+    /// Counts bytes of a copy that is made.
+    pub fn count(&self, path: CopyPath, bytes: u64) {
+        self.bytes[path as usize].fetch_add(bytes, Ordering::Relaxed);
+        (self.told)(path, bytes);
+    }
+
+    /// What they say now.
+    pub fn read(&self) -> Traffic {
+        let of = |path: CopyPath| self.bytes[path as usize].load(Ordering::Relaxed);
+        Traffic {
+            inline: of(CopyPath::Message),
+            staged: of(CopyPath::Staged),
+            shared: of(CopyPath::Shared),
+            bypass: of(CopyPath::Pinned),
+        }
+    }
 }

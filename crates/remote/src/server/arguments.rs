@@ -346,7 +346,12 @@ impl Call<'_> {
         if spot.is_present() {
             let real = self.arena.word(spot);
             let found = self.server.tables().objects.found(kind, real, parent);
-            let found = found.ok_or(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY))?;
+            let Some(found) = found else {
+                if kind == Kind::Graph {
+                    self.nameless_graph(real);
+                }
+                return Err(Stop::Code(CUDA_ERROR_OUT_OF_MEMORY));
+            };
             if kind == Kind::Graph {
                 self.captured_graph(found, real);
             }

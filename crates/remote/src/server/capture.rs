@@ -182,6 +182,15 @@ impl Call<'_> {
         }
     }
 
+    /// The call has found a graph for which there is no name. One that a capture has made would stay with the driver for
+    /// ever, since the program cannot name it.
+    pub fn nameless_graph(&self, real: u64) {
+        if matches!(self.capture, Part::Ends(_)) {
+            // SAFETY: the driver gave the graph with the end of the capture. It has no name, so no other call uses it.
+            unsafe { (self.driver.cuGraphDestroy)(Word::from_bits(real)) };
+        }
+    }
+
     /// The number of the capture that a stream is part of.
     fn number(&self, stream: u64) -> Option<u64> {
         let mut status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -1,11 +1,11 @@
 //! Copies of rows and boxes between device memory, arrays and the data area.
 
 use divvy_abi::*;
+use divvy_ledger::CopyPath;
 
-use super::area::count;
 use super::{Call, Stop};
 use crate::handle::{Kind, Word};
-use crate::wire::by_hand::{ASYNC, PER_THREAD, PLACE_AREA, PLACE_ARRAY, PLACE_DEVICE, STAGED};
+use crate::wire::by_hand::{ASYNC, PER_THREAD, PLACE_AREA, PLACE_ARRAY, PLACE_DEVICE, PLACE_MESSAGE, STAGED};
 
 /// One side of a copy, as a message has it.
 struct Side {
@@ -28,6 +28,8 @@ struct Checked {
     side: Side,
     /// Of the data area: its part that is copied.
     part: Option<(u64, u64)>,
+    /// It is in the message or the answer.
+    travels: bool,
 }
 
 /// A copy, and the parts of the data area that it reads or writes.
@@ -36,6 +38,8 @@ pub struct BoxCopy {
     pub copy: CUDA_MEMCPY3D,
     parts: [Option<(u64, u64)>; 2],
     bytes: u64,
+    /// Whether each side is in the message or the answer.
+    travels: [bool; 2],
 }
 
 impl Side {
@@ -74,6 +78,7 @@ impl Side {
             device: 0,
             array: none.cast(),
             part: None,
+            travels: false,
             side: self,
         };
         let side = &checked.side;
@@ -94,6 +99,15 @@ impl Side {
                 checked.array = Word::from_bits(array);
                 checked.kind = CU_MEMORYTYPE_ARRAY;
             }
+            PLACE_MESSAGE => {
+                // The caller says where the bytes are, once it knows.
+                let dense = Some(side.pitch) == size.first().copied() && side.height == size[1];
+                if !dense || [side.x, side.y, side.z, side.lod, side.word] != [0; 5] {
+                    return Err(Stop::Malformed);
+                }
+                checked.travels = true;
+                checked.kind = CU_MEMORYTYPE_HOST;
+            }
             _ => return Err(Stop::Malformed),
         }
         Ok(checked)
@@ -103,6 +117,14 @@ impl Side {
 impl BoxCopy {
     /// Reads one, and checks it: both sides lie in memory of the program.
     pub fn read(call: &mut Call<'_>) -> Result<Self, Stop> {
+        let copy = Self::read_any(call)?;
+        match copy.travels {
+            [false, false] => Ok(copy),
+            _ => Err(Stop::Malformed),
+        }
+    }
+
+    fn read_any(call: &mut Call<'_>) -> Result<Self, Stop> {
         let (from, to) = (Side::read(call)?, Side::read(call)?);
         let size: [u64; 3] = [
             call.message.plain()?,
@@ -139,6 +161,7 @@ impl BoxCopy {
                 ..CUDA_MEMCPY3D::default()
             },
             parts: [from.part, to.part],
+            travels: [from.travels, to.travels],
             bytes: width.saturating_mul(height).saturating_mul(depth),
         })
     }
@@ -148,18 +171,38 @@ impl BoxCopy {
 pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let flags: u8 = call.message.plain()?;
     let stream = call.handle(Kind::Stream)?;
-    let copy = BoxCopy::read(call)?;
-    call.message.end()?;
+    let mut copy = BoxCopy::read_any(call)?;
+    let mut answer = None;
+    match copy.travels {
+        [true, false] => {
+            let bytes = call.message.rest();
+            if bytes.len() as u64 != copy.bytes {
+                return Err(Stop::Malformed);
+            }
+            copy.copy.srcHost = bytes.as_ptr().cast();
+        }
+        [false, true] => {
+            call.message.end()?;
+            let spot = call.room(true, copy.bytes, 1)?;
+            copy.copy.dstHost = spot.pointer(call.arena.base());
+            answer = Some(spot);
+        }
+        [false, false] => call.message.end()?,
+        [true, true] => return Err(Stop::Malformed),
+    }
+    let travels = copy.travels.contains(&true);
     if flags & !(ASYNC | PER_THREAD | STAGED) != 0 {
         return Err(Stop::Malformed);
     }
     let (driver, stream) = (call.driver, Word::from_bits(stream.real));
     let staged = flags & STAGED != 0;
-    if staged && flags & ASYNC != 0 {
+    if (staged || travels) && flags & ASYNC != 0 {
         super::memcpy::refuse_capture(call, stream, flags)?;
     }
     call.begin_part(Symbol::cuMemcpy3DAsync_v2)?;
-    let traffic = &call.server.traffic;
+    if travels {
+        call.server.traffic.count(CopyPath::Message, copy.bytes);
+    }
     for (offset, bytes) in copy.parts.into_iter().flatten() {
         let pinned = call
             .server
@@ -167,28 +210,29 @@ pub fn copy(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             .get()
             .is_some_and(|area| area.is_pinned(offset, bytes));
         let path = match (staged, pinned) {
-            (true, _) => &traffic.staged,
-            (false, false) => &traffic.shared,
-            (false, true) => &traffic.bypass,
+            (true, _) => CopyPath::Staged,
+            (false, false) => CopyPath::Shared,
+            (false, true) => CopyPath::Pinned,
         };
-        count(path, copy.bytes);
+        call.server.traffic.count(path, copy.bytes);
     }
-    let copy = &raw const copy.copy;
-    // SAFETY: both sides were checked: device memory and the data area have the bytes, and arrays are the driver's, which
-    // knows their sizes.
-    let code = unsafe {
-        let code = match flags & !STAGED {
-            0 => (driver.cuMemcpy3D_v2)(copy),
-            PER_THREAD => (driver.cuMemcpy3D_v2_ptds)(copy),
-            ASYNC => (driver.cuMemcpy3DAsync_v2)(copy, stream),
-            _ => (driver.cuMemcpy3DAsync_v2_ptsz)(copy, stream),
-        };
-        match flags & ASYNC != 0 && staged && code == CUDA_SUCCESS {
-            true if flags & PER_THREAD != 0 => (driver.cuStreamSynchronize_ptsz)(stream),
-            true => (driver.cuStreamSynchronize)(stream),
-            false => code,
+    let described = &raw const copy.copy;
+    // SAFETY: both sides were checked: device memory and the data area have the bytes, and so has the message or the room
+    // for the answer. Arrays are the driver's, which knows their sizes.
+    let mut code = unsafe {
+        match flags & !STAGED {
+            0 => (driver.cuMemcpy3D_v2)(described),
+            PER_THREAD => (driver.cuMemcpy3D_v2_ptds)(described),
+            ASYNC => (driver.cuMemcpy3DAsync_v2)(described, stream),
+            _ => (driver.cuMemcpy3DAsync_v2_ptsz)(described, stream),
         }
     };
+    if flags & ASYNC != 0 && (staged || travels) && code == CUDA_SUCCESS {
+        code = super::memcpy::wait_for(driver, flags, stream);
+    }
     call.end_part(code);
+    if let Some(spot) = answer.filter(|_| code == CUDA_SUCCESS) {
+        call.answer.bytes(call.arena.read(spot));
+    }
     Ok(code)
 }

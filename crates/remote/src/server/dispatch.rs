@@ -180,39 +180,39 @@ macro_rules! pass {
 
 /// After a call that succeeded: what the tables and the client learn.
 macro_rules! settle {
-    ($call:ident destroy $p:ident $of:ty, $needs:tt) => {
+    ($call:ident $full:ident destroy $p:ident $of:ty, $needs:tt) => {
         if let Some(id) = $p.id() {
             $call.server.tables().remove(id);
         }
     };
-    ($call:ident create $p:ident $of:ty, [$kind:ident $($parent:tt)*]) => {
+    ($call:ident $full:ident create $p:ident $of:ty, [$kind:ident $($parent:tt)*]) => {
         let parent = parent!($call $($parent)*);
         $call.enter($p, parent);
     };
-    ($call:ident find $p:ident $of:ty, [$kind:ident $($parent:tt)*]) => {
-        $call.find(Kind::$kind, $p, parent!($call $($parent)*))?;
+    ($call:ident $full:ident find $p:ident $of:ty, [$kind:ident $($parent:tt)*]) => {
+        $full = $full.and($call.find(Kind::$kind, $p, parent!($call $($parent)*)));
     };
-    ($call:ident finds $p:ident $of:ty, [$kind:ident $(of $parent:ident)?; $($count:tt)*]) => {
-        $call.finds(Kind::$kind, $p, parent!($call $(of $parent)?))?;
+    ($call:ident $full:ident finds $p:ident $of:ty, [$kind:ident $(of $parent:ident)?; $($count:tt)*]) => {
+        $full = $full.and($call.finds(Kind::$kind, $p, parent!($call $(of $parent)?)));
     };
-    ($call:ident new_memory $p:ident $of:ty, [$($parent:ident)?; $($count:tt)*]) => {
+    ($call:ident $full:ident new_memory $p:ident $of:ty, [$($parent:ident)?; $($count:tt)*]) => {
         let parent = parent!($call $($parent)?);
         let bytes = product!($call $($count)*);
         $call.enter_memory($p, bytes, parent);
     };
-    ($call:ident free_memory $p:ident $of:ty, $needs:tt) => {
+    ($call:ident $full:ident free_memory $p:ident $of:ty, $needs:tt) => {
         $call.end_free(&$p, true);
     };
-    ($call:ident output $p:ident $of:ty, $needs:tt) => {
+    ($call:ident $full:ident output $p:ident $of:ty, $needs:tt) => {
         $call.output($p, offsets!($of, $needs));
     };
-    ($call:ident find_device $p:ident $of:ty, $needs:tt) => {
+    ($call:ident $full:ident find_device $p:ident $of:ty, $needs:tt) => {
         $call.output($p, &[]);
     };
-    ($call:ident outputs $p:ident $of:ty, $needs:tt) => {
+    ($call:ident $full:ident outputs $p:ident $of:ty, $needs:tt) => {
         $call.outputs($p, size!($of));
     };
-    ($call:ident $role:ident $p:ident $of:ty, $needs:tt) => {};
+    ($call:ident $full:ident $role:ident $p:ident $of:ty, $needs:tt) => {};
 }
 
 /// Before the call: an object that it destroys is no other call's any more.
@@ -268,12 +268,16 @@ macro_rules! dispatch {
                 // roles say. Handles came from the driver, and a call that destroys one waits for this call. Addresses lie
                 // in memory that the driver gave.
                 let code = unsafe { (call.driver.$name)($(pass!($role $p base)),*) };
+                #[allow(unused_mut)]
+                let mut full: Result<(), Stop> = Ok(());
                 if code == CUDA_SUCCESS {
-                    $(settle!(call $role $p $of, $needs);)*
+                    $(settle!(call full $role $p $of, $needs);)*
                 } else {
                     $(undo!(call $role $p);)*
                 }
+                // Whatever the tables have no room for: the driver has made the call.
                 call.end_part(code);
+                full?;
                 $(changed!(call $role $p);)*
                 Ok(code)
             }

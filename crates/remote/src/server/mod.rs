@@ -27,6 +27,7 @@ mod pinned;
 mod primary;
 mod ranges;
 mod start;
+mod texture;
 mod uses;
 
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use divvy_abi::*;
+use divvy_ledger::CopyPath;
 use divvy_ring::Region;
 
 use crate::handle::{Id, Kind};
@@ -133,6 +135,8 @@ struct Tables {
     captures: capture::Captures,
     /// The memory of linkers, which the driver below uses as long as they are there.
     linkers: HashMap<Id, link::Shared>,
+    /// Texture and surface objects.
+    textures: texture::Textures,
 }
 
 impl Tables {
@@ -154,6 +158,7 @@ impl Tables {
         }
         self.ranges.remove_of(&gone);
         self.captures.forget(&gone);
+        self.textures.forget(&gone);
         for id in gone {
             self.layouts.remove(&id);
             self.weights.remove(id);
@@ -208,6 +213,17 @@ impl Server {
 
     /// The same, and `unknown` is told of the id of each call that the server does not know.
     pub fn with_listener(driver: &'static Table, quota: Quota, unknown: fn(u32)) -> Arc<Self> {
+        Self::with_listeners(driver, quota, unknown, |_, _| {})
+    }
+
+    /// The same, and `copied` is told how many bytes of a copy between the program's memory and the device's took which
+    /// path.
+    pub fn with_listeners(
+        driver: &'static Table,
+        quota: Quota,
+        unknown: fn(u32),
+        copied: fn(CopyPath, u64),
+    ) -> Arc<Self> {
         let quota = Quota {
             message: quota.message.max(LEAST_MESSAGE),
             ..quota
@@ -223,11 +239,12 @@ impl Server {
                 weights: held::Weights::default(),
                 captures: capture::Captures::default(),
                 linkers: HashMap::new(),
+                textures: texture::Textures::default(),
             }),
             contexts: Mutex::default(),
             graphs: Mutex::default(),
             area: OnceLock::new(),
-            traffic: Counters::default(),
+            traffic: Counters::new(copied),
             order: order::Order::default(),
             held: Held::default(),
             callbacks: Arc::default(),
@@ -518,6 +535,8 @@ impl Call<'_> {
             by_hand::FREE => memcpy::free(self),
             by_hand::PIN => pinned::pin(self),
             by_hand::UNPIN => pinned::unpin(self),
+            by_hand::TEXTURE_CREATE => texture::create(self),
+            by_hand::TEXTURE_DESTROY => texture::destroy(self),
             by_hand::SET_CURRENT => primary::set_current(self),
             by_hand::PRIMARY_RETAIN => primary::retain(self),
             by_hand::PRIMARY_RELEASE => primary::release(self),

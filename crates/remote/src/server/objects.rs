@@ -161,16 +161,26 @@ impl Objects {
         if kind.is_constant(real) {
             return Some(real);
         }
-        if let Some(id) = self.by_real.get(&(kind, real)) {
+        if let Some(id) = self.by_real.get(&(kind, real))
+            && !self.is_old(*id, parent)
+        {
             return Some(id.bits());
         }
         if !self.has_room() {
             return None;
         }
         let id = self.new_name(kind);
-        // The handle had no name, so none is void.
+        // A name that the handle had before goes with the call that is about to forget it.
+        self.by_real.remove(&(kind, real));
         self.insert(id, real, parent);
         Some(id.bits())
+    }
+
+    /// Whether a name is that of an object which another call has just destroyed, with what it went with. Then the driver
+    /// below has given the same handle to a new object, that goes with another one.
+    fn is_old(&self, id: Id, parent: Option<Id>) -> bool {
+        let object = self.by_id.get(&id).filter(|object| object.ending != 0);
+        object.is_some_and(|object| parent.is_some() && parent != object.parent && parent != Some(id))
     }
 
     /// The name that a handle of the driver has.
@@ -393,6 +403,29 @@ mod tests {
             Err(CUDA_ERROR_INVALID_CONTEXT)
         );
         assert_eq!(objects.len(), 0);
+    }
+
+    #[test]
+    fn a_handle_that_the_driver_gives_again_before_its_old_name_is_forgotten_is_a_new_object() {
+        let mut objects = Objects::new(10);
+        let (old, new) = (client(Kind::Module, 1), client(Kind::Module, 2));
+        objects.insert(old, 0x100, None);
+        objects.insert(new, 0x200, None);
+        let found = |objects: &mut Objects, of| objects.found(Kind::Function, 0x300, Some(of)).expect("room");
+        let first = found(&mut objects, old);
+        // One thread unloads the old module: the driver has freed the function, and its name is still there.
+        objects.begin_end(old).expect("its end");
+        assert_eq!(found(&mut objects, old), first, "it may be there still");
+        let second = found(&mut objects, new);
+        assert_ne!(second, first, "another module's function");
+        assert_eq!(handle(&objects, Kind::Function, second), Ok(0x300));
+        objects.remove(old);
+        assert_eq!(handle(&objects, Kind::Function, second), Ok(0x300));
+        assert_eq!(found(&mut objects, new), second);
+        assert_eq!(
+            handle(&objects, Kind::Function, first),
+            Err(CUDA_ERROR_INVALID_HANDLE)
+        );
     }
 
     #[test]

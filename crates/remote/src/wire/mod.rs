@@ -42,6 +42,8 @@ pub mod by_hand {
     pub const TO_AREA: u8 = 4;
     /// Of such a copy: the bytes are on their way from or to other memory of the program.
     pub const STAGED: u8 = 8;
+    /// Of a copy: the device's side is an array, as one run of bytes. Its name follows the offset.
+    pub const ARRAY: u8 = 16;
     /// What a function of the program is: the work of a stream or of a graph's node.
     pub const CALLBACK_FUNCTION: u8 = 0;
     /// The same, told of the stream and its status.
@@ -54,6 +56,8 @@ pub mod by_hand {
     pub const PLACE_ARRAY: u8 = 1;
     /// At an offset in the data area.
     pub const PLACE_AREA: u8 = 2;
+    /// In the message, or in the answer to it, where rows stand close together.
+    pub const PLACE_MESSAGE: u8 = 3;
     /// Of a launch: all blocks run at once.
     pub const COOPERATIVE: u8 = 1;
 
@@ -125,15 +129,15 @@ pub mod by_hand {
         /// Sets one.
         GRAPH_MEMORY_SET "graph-memory.set/1";
         /// A copy of rows or boxes.
-        COPY_BOX "memory.copy-box/1";
+        COPY_BOX "memory.copy-box/2";
         /// Launches a kernel.
         LAUNCH "kernel.launch/1";
         /// Bytes for device memory.
-        TO_DEVICE "memory.to-device/1";
+        TO_DEVICE "memory.to-device/2";
         /// Bytes of device memory.
-        FROM_DEVICE "memory.from-device/1";
+        FROM_DEVICE "memory.from-device/2";
         /// A copy between the data area and the device.
-        COPY "memory.copy/1";
+        COPY "memory.copy/2";
         /// Which of these addresses lie in device memory of the program.
         IS_DEVICE "memory.is-device/1";
         /// Frees device memory.
@@ -142,6 +146,10 @@ pub mod by_hand {
         PIN "host.pin/1";
         /// Ends that.
         UNPIN "host.unpin/1";
+        /// A texture or surface object.
+        TEXTURE_CREATE "texture.create/1";
+        /// Ends one.
+        TEXTURE_DESTROY "texture.destroy/1";
         /// Makes a context the thread's current one.
         SET_CURRENT "context.set-current/1";
         /// A device's primary context.

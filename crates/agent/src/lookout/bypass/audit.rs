@@ -19,6 +19,7 @@ use crate::launch::stage::DropIns;
 use crate::life::anchors::LifetimeAnchors;
 use crate::life::lists::Lists;
 use crate::life::members::Members;
+use crate::life::programs::is_worker;
 use crate::lookout::audit::MemoryAudit;
 use crate::start::rundir::RunDir;
 use crate::state::Shared;
@@ -115,6 +116,7 @@ impl Auditor {
                 let is_unmanaged =
                     holding.contains(&pid) && !in_ledgers.contains(&pid) && !free.contains(&pid);
                 if is_unmanaged
+                    && !is_worker(slice, pid)
                     && !slice.usage_unknown
                     && !sights.contains(&Sight::Mapped(Bypass::ForeignLibcuda))
                 {
@@ -155,7 +157,10 @@ impl Auditor {
                 }
             }
         }
-        let is_unmanaged = |pid: &u32| holding.contains(pid) && !in_ledgers.contains(pid);
+        let is_unmanaged = |pid: &u32| {
+            let is_one = || slices.iter().any(|slice| is_worker(slice, *pid));
+            holding.contains(pid) && !in_ledgers.contains(pid) && !is_one()
+        };
         unsure |= self.look_into_containers(&slices, &is_unmanaged, &mut seen);
         *self.found() = seen;
         unsure

@@ -9,12 +9,12 @@ pub mod program;
 pub(crate) mod reported;
 pub mod scan;
 
-use divvy_ledger::Bypass;
 use divvy_ledger::attach::Pages;
-use divvy_model::{Code, Condition, Fault, Isolation, Policy, SliceRecord};
+use divvy_ledger::{Bypass, CopyPath};
+use divvy_model::{Bytes, Code, Condition, CopiedRecord, Fault, Isolation, Policy, SliceRecord};
 
-/// Adds to a record what its pages report beside use: ways past the limiter with their counts, and whether its
-/// processes wait for space or thrash.
+/// Adds to a record what its pages report beside use: ways past the limiter with their counts, what workers copied, and
+/// whether its processes wait for space or thrash.
 pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
     let ledgers = || pages.iter().map(|pages| &pages.ledger);
     for bypass in Bypass::ALL {
@@ -23,6 +23,13 @@ pub fn tell(record: &mut SliceRecord, pages: &[Pages]) {
             count => record.bypasses.push(format!("{bypass}: {count}")),
         }
     }
+    let copied = |path| Bytes(ledgers().fold(0, |sum, ledger| ledger.copied(path).saturating_add(sum)));
+    record.copied = CopiedRecord {
+        message_bytes: copied(CopyPath::Message),
+        staged_bytes: copied(CopyPath::Staged),
+        shared_bytes: copied(CopyPath::Shared),
+        pinned_bytes: copied(CopyPath::Pinned),
+    };
     if ledgers().any(|ledger| ledger.waiting() != 0) {
         record.conditions.push(Condition::Waiting);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use divvy_model::{Bytes, Code, Compute, Fault, MemoryAmount};
-use divvy_tunnel::Allowance;
+use divvy_tunnel::{Allowance, Shares};
 
 /// The slices' amounts by their clients' names.
 #[derive(Default)]
@@ -50,7 +50,10 @@ impl Accounts {
     }
 
     /// Charges a slice to its client, and gives what it is to have. A client that names no amount gets what is left, and
-    /// no more than the server gives one slice.
+    /// no more than the server gives one slice or the device has. A slice is charged without a bound as well: its client
+    /// may be invited again, to so much.
+    ///
+    /// `device` is the memory of the device that the slice gets, or of the largest one.
     ///
     /// # Errors
     /// [`Code::RemoteAllowance`] where less is left, or where the amount is no number of bytes.
@@ -60,42 +63,46 @@ impl Accounts {
         allowance: &Allowance,
         asked: Amounts,
         named: Named,
+        device: Bytes,
     ) -> Result<(Charge, Amounts), Fault> {
         let mut all = self.held();
         let held = all.get(client).copied().unwrap_or_default();
-        let bytes = match asked.memory {
-            Some(MemoryAmount::Share(_)) if allowance.memory.is_some() => return Err(not_comparable()),
-            Some(MemoryAmount::Bytes(Bytes(asked))) => Some(asked),
-            _ => None,
+        // Without a word a slice has the whole device.
+        let Bytes(bytes) = asked.memory.map_or(device, |asked| asked.on_device_of(device));
+        let memory = match allowance.memory {
+            Some(_) if matches!(asked.memory, Some(MemoryAmount::Share(_))) => return Err(not_comparable()),
+            Some(Bytes(most)) => Some(part(&MEMORY, bytes, named.memory, most, held.memory)?),
+            None => None,
         };
-        let memory = allowance
-            .memory
-            .map(|Bytes(most)| part(bytes, named.memory, most, held.memory, memory_text))
-            .transpose()?;
-        let parts = asked.compute.map(|Compute(parts)| parts.into());
-        let compute = allowance
-            .compute
-            .map(|Compute(most)| part(parts, named.compute, most.into(), held.compute, compute_text))
-            .transpose()?;
+        let parts = asked.compute.map(|Compute(parts)| u64::from(parts));
+        let compute = match allowance.compute {
+            Some(Shares(most)) => {
+                let parts = parts.unwrap_or(WHOLE);
+                Some(part(&COMPUTE, parts, named.compute, most.into(), held.compute)?)
+            }
+            None => None,
+        };
         let charge = Charge {
             accounts: Arc::clone(self),
             client: client.to_owned(),
-            memory: memory.unwrap_or(0),
-            compute: compute.unwrap_or(0),
+            memory: memory.unwrap_or(bytes),
+            compute: compute.or(parts).unwrap_or(WHOLE),
         };
         all.insert(
             client.to_owned(),
             Held {
                 slices: held.slices + 1,
-                memory: held.memory + charge.memory,
-                compute: held.compute + charge.compute,
+                memory: held.memory.saturating_add(charge.memory),
+                compute: held.compute.saturating_add(charge.compute),
             },
         );
         drop(all);
-        // A part of a u16 is one.
+        // No part is more than a whole device.
         let compute = compute.and_then(|parts| u16::try_from(parts).ok()).map(Compute);
+        let is_whole = asked.memory.is_none() && memory == Some(device.0);
         let granted = Amounts {
             memory: memory
+                .filter(|_| !is_whole)
                 .map(|bytes| MemoryAmount::Bytes(Bytes(bytes)))
                 .or(asked.memory),
             compute: compute.or(asked.compute),
@@ -127,17 +134,34 @@ impl Drop for Charge {
     }
 }
 
-/// What a slice gets of `most`, of which the client's other slices hold a part. More than `most` is asked for as `most` is.
-fn part(
-    asked: Option<u64>,
-    is_named: bool,
-    most: u64,
-    held: u64,
+/// A whole device's time, in parts.
+const WHOLE: u64 = 10_000;
+
+/// A kind of amount.
+struct Sort {
+    /// An amount that is not named is no smaller: no program starts with less.
+    least: u64,
     text: fn(u64) -> String,
-) -> Result<u64, Fault> {
+}
+
+const MEMORY: Sort = Sort {
+    least: 64 << 20,
+    text: |bytes| format!("{} of memory", Bytes(bytes)),
+};
+
+const COMPUTE: Sort = Sort {
+    least: 100,
+    // An account may hold more than an allowance that was made smaller later.
+    text: |parts| format!("{}.{:02}% of compute", parts / 100, parts % 100),
+};
+
+/// What a slice gets of `most`, of which the client's other slices hold a part. More than `most` is asked for as `most` is.
+fn part(sort: &Sort, asked: u64, is_named: bool, most: u64, held: u64) -> Result<u64, Fault> {
     let left = most.saturating_sub(held);
-    let wanted = asked.map_or(left, |asked| asked.min(if is_named { most } else { left }));
-    if wanted > left || wanted == 0 {
+    let wanted = asked.min(if is_named { most } else { left });
+    let is_little = !is_named && wanted < sort.least.min(asked);
+    if wanted > left || wanted == 0 || is_little {
+        let text = sort.text;
         let message = format!(
             "this host's runs hold {} of the {} that it was invited to",
             text(held),
@@ -155,15 +179,6 @@ fn part(
     Ok(wanted)
 }
 
-fn memory_text(bytes: u64) -> String {
-    format!("{} of memory", Bytes(bytes))
-}
-
-fn compute_text(parts: u64) -> String {
-    // An account may hold more than an allowance that was made smaller later.
-    format!("{}.{:02}% of compute", parts / 100, parts % 100)
-}
-
 fn not_comparable() -> Fault {
     Fault::new(
         Code::RemoteAllowance,
@@ -177,6 +192,7 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+    const DEVICE: Bytes = Bytes(80 * GIB);
 
     fn amounts(memory: &str, compute: &str) -> Amounts {
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
@@ -196,12 +212,12 @@ mod tests {
     fn allowance() -> Allowance {
         Allowance {
             memory: Some(Bytes(4 * GIB)),
-            compute: Some(Compute(5000)),
+            compute: Some(Shares(5000)),
         }
     }
 
     fn refused(accounts: &Arc<Accounts>, asked: Amounts) -> bool {
-        match accounts.charge("laptop", &allowance(), asked, named(asked)) {
+        match accounts.charge("laptop", &allowance(), asked, named(asked), DEVICE) {
             Ok(_) => false,
             Err(fault) => {
                 assert_eq!(fault.code, Code::RemoteAllowance);
@@ -213,7 +229,7 @@ mod tests {
     #[test]
     fn a_clients_slices_have_no_more_than_its_invitation_together() {
         let accounts = Arc::new(Accounts::default());
-        let charge = |client, asked| accounts.charge(client, &allowance(), asked, named(asked));
+        let charge = |client, asked| accounts.charge(client, &allowance(), asked, named(asked), DEVICE);
         let (first, granted) = charge("laptop", amounts("3GiB", "30%")).expect("there is room");
         assert_eq!(granted, amounts("3GiB", "30%"));
         assert!(refused(&accounts, amounts("2GiB", "10%")), "5 GiB of 4");
@@ -224,7 +240,7 @@ mod tests {
         let server = amounts("512MiB", "100%");
         let unnamed = named(amounts("", ""));
         let (small, granted) = accounts
-            .charge("laptop", &allowance(), server, unnamed)
+            .charge("laptop", &allowance(), server, unnamed, DEVICE)
             .expect("there is room");
         assert_eq!(
             granted,
@@ -245,7 +261,7 @@ mod tests {
     fn without_an_allowance_a_client_gets_what_it_asks_for_and_shares_are_not_counted_in_bytes() {
         let accounts = Arc::new(Accounts::default());
         for asked in [amounts("", ""), amounts("50%", "30%"), amounts("2GiB", "")] {
-            let charged = accounts.charge("laptop", &Allowance::default(), asked, named(asked));
+            let charged = accounts.charge("laptop", &Allowance::default(), asked, named(asked), DEVICE);
             assert_eq!(charged.expect("no bound").1, asked);
         }
         assert!(refused(&accounts, amounts("50%", "")));
@@ -255,14 +271,74 @@ mod tests {
         };
         let all = amounts("4GiB", "");
         let (_kept, _) = accounts
-            .charge("laptop", &allowance(), all, named(all))
+            .charge("laptop", &allowance(), all, named(all), DEVICE)
             .expect("room");
         // It was invited again, to less than it holds.
         let little = amounts("1MiB", "");
         assert!(
             accounts
-                .charge("laptop", &smaller, little, named(little))
+                .charge("laptop", &smaller, little, named(little), DEVICE)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn a_run_that_names_no_memory_gets_no_more_than_a_device_has_and_no_crumb() {
+        let accounts = Arc::new(Accounts::default());
+        let none = amounts("", "");
+        let much = Allowance {
+            memory: Some(Bytes(200 * GIB)),
+            compute: Some(Shares(25_000)),
+        };
+        let charge = |asked| accounts.charge("laptop", &much, asked, named(asked), DEVICE);
+        let (first, granted) = charge(none).expect("room");
+        assert_eq!(
+            granted,
+            amounts("", "100%"),
+            "a whole device, as without an invitation's bound"
+        );
+        let (second, _) = charge(none).expect("room");
+        let (third, granted) = charge(none).expect("room");
+        assert_eq!(
+            granted,
+            amounts("40GiB", "50%"),
+            "what is left of 200 GiB and 250%"
+        );
+        assert_eq!(
+            charge(none).err().map(|fault| fault.code),
+            Some(Code::RemoteAllowance)
+        );
+        drop(third);
+        let most = amounts("40959MiB", "10%");
+        let (rest, _) = charge(most).expect("room");
+        let fault = charge(none).err().expect("1 MiB is no slice");
+        assert!(fault.hint.is_some_and(|hint| hint.contains("1 MiB")));
+        let named = amounts("1MiB", "1%");
+        assert!(charge(named).is_ok(), "it was asked for");
+        drop((first, second, rest));
+        assert!(accounts.held().is_empty());
+    }
+
+    #[test]
+    fn what_runs_when_a_host_is_invited_again_counts() {
+        let accounts = Arc::new(Accounts::default());
+        let free = Allowance::default();
+        for (asked, memory) in [("3GiB", 3 * GIB), ("50%", 40 * GIB), ("", 80 * GIB)] {
+            let asked = amounts(asked, "");
+            let (running, granted) = accounts
+                .charge("laptop", &free, asked, named(asked), DEVICE)
+                .expect("no bound");
+            assert_eq!(granted, asked);
+            let more = amounts("2GiB", "10%");
+            let bound = |memory: u64, compute| Allowance {
+                memory: Some(Bytes(memory)),
+                compute: Some(Shares(compute)),
+            };
+            let charge = |allowance| accounts.charge("laptop", &allowance, more, named(more), DEVICE);
+            assert!(charge(bound(memory + GIB, 20_000)).is_err(), "1 GiB is left");
+            assert!(charge(bound(memory + 2 * GIB, 10_999)).is_err(), "9.99% is left");
+            assert!(charge(bound(memory + 2 * GIB, 11_000)).is_ok());
+            drop(running);
+        }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_agent::api::{Document, Items};
-use divvy_model::{Code, Compute, Fault, Isolation, MemoryAmount, Selector};
+use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, Isolation, MemoryAmount, Selector};
 use divvy_tunnel::far::{Host, Slot};
 use divvy_tunnel::{Allowance, Wanted};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
@@ -84,11 +84,12 @@ impl ThisHost {
     fn charge(
         &self,
         client: &str,
-        allowance: &Allowance,
+        allowance: &dyn Fn() -> Result<Allowance, Fault>,
         wanted: &mut Wanted,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<(Charge, Amounts), Fault> {
         let asked = self.amounts(wanted)?;
+        let device = self.device_bytes(asked.memory, &wanted.device)?;
         let named = Named {
             memory: wanted.memory.is_some(),
             compute: wanted.compute.is_some(),
@@ -96,7 +97,7 @@ impl ThisHost {
         let began = Instant::now();
         loop {
             let waited = began.elapsed().as_secs();
-            let refused = match self.accounts.charge(client, allowance, asked, named) {
+            let refused = match self.accounts.charge(client, &allowance()?, asked, named, device) {
                 Ok(charged) => {
                     // The rest of the time is for the queue. 0 would be without an end.
                     let rest = |limit: u64| {
@@ -169,6 +170,27 @@ impl ThisHost {
         }
     }
 
+    /// The memory of the largest device that a slice may get, in bytes: what a slice has that names no bytes. It is asked
+    /// for only then.
+    fn device_bytes(&self, memory: Option<MemoryAmount>, asked: &str) -> Result<Bytes, Fault> {
+        if let Some(MemoryAmount::Bytes(bytes)) = memory {
+            return Ok(bytes);
+        }
+        let devices: Vec<DeviceRecord> = serde_json::from_value(self.devices()?)
+            .map_err(|error| Fault::new(Code::Internal, "the devices cannot be listed").because(&error))?;
+        let chosen = self.device(asked)?.map(|device| device.choose(&devices).cloned());
+        Ok(match chosen {
+            Some(Ok(device)) => device.memory_usable_bytes(),
+            // The run says what is wrong with the name.
+            Some(Err(_)) => Bytes(0),
+            None => devices
+                .iter()
+                .map(DeviceRecord::memory_usable_bytes)
+                .max()
+                .unwrap_or_default(),
+        })
+    }
+
     /// An amount and a share of the device cannot be compared here: the server's own counts then.
     fn memory(&self, asked: Option<&str>) -> Result<Option<MemoryAmount>, Fault> {
         let asked: Option<MemoryAmount> = asked.map(str::parse).transpose()?;
@@ -204,7 +226,7 @@ impl Host for ThisHost {
     fn open(
         &self,
         client: &str,
-        allowance: &Allowance,
+        allowance: &(dyn Fn() -> Result<Allowance, Fault> + Sync),
         wanted: &Wanted,
         goes_on: &(dyn Fn() -> bool + Sync),
     ) -> Result<Box<dyn Slot>, Fault> {

@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 
 use divvy_model::{Bytes, Code, Compute, Fault, Isolation, MemoryAmount, Selector};
-use divvy_tunnel::{Allowance, Authority, a_year, far, tls};
+use divvy_tunnel::allowance::NoShares;
+use divvy_tunnel::{Allowance, Authority, Shares, a_year, far, tls};
 
 use super::host::ThisHost;
 use crate::context::Context;
@@ -63,10 +64,14 @@ pub struct Invite {
     #[arg(short, long, value_name = "SIZE", value_parser = parse::<Bytes>)]
     memory: Option<Bytes>,
     /// The most compute share of all its runs together; a whole device is 100% [default: only each run is bounded]
-    #[arg(long, value_name = "SHARE", value_parser = parse::<Compute>)]
-    compute: Option<Compute>,
+    #[arg(long, value_name = "SHARE", value_parser = shares)]
+    compute: Option<Shares>,
     #[command(flatten)]
     state: State,
+}
+
+fn shares(text: &str) -> Result<Shares, NoShares> {
+    text.parse()
 }
 
 /// Flags of `divvy remote forget`.
