@@ -29,6 +29,7 @@ schemas! {
     HistoryList
     IsolationList
     Killed
+    K8sPlan
     KitReport
     MigChanges
     MigDeviceList

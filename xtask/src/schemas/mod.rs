@@ -83,6 +83,7 @@ const KINDS: &[(&str, Body)] = &[
         "IsolationList",
         List("crates/divvy/src/verbs/explain/isolation.rs", "Entry"),
     ),
+    ("K8sPlan", Of("crates/placement/src/plan.rs", "Plan")),
     ("KitReport", Line("crates/kit/src/report.rs", "Report")),
     ("Killed", Of(API, "Killed")),
     (

@@ -115,7 +115,7 @@ fn publish(node: &Node) {
 }
 
 /// Ends when this process is told to.
-fn ended() -> Result<impl Future<Output = ()>, Fault> {
+pub fn ended() -> Result<impl Future<Output = ()>, Fault> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| {
         signal(kind).map_err(|error| Fault::new(Code::Internal, "cannot listen for signals").because(&error))

@@ -1,7 +1,12 @@
 //! `divvy k8s`: slices for pods.
 
 mod dra_plugin;
+mod extender;
 mod host;
+mod migrate;
+mod plan;
+mod serving;
+mod webhook;
 
 use divvy_model::Fault;
 
@@ -11,7 +16,9 @@ use crate::context::Context;
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy k8s dra-plugin
-  NODE_NAME=worker-1 divvy k8s dra-plugin --kubelet-dir /var/lib/k0s/kubelet")]
+  NODE_NAME=worker-1 divvy k8s dra-plugin --kubelet-dir /var/lib/k0s/kubelet
+  divvy k8s plan cluster.json
+  divvy k8s migrate pod.yaml")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -22,6 +29,14 @@ pub struct Args {
 enum Verb {
     /// Serve this node's kubelet as the DRA driver gpu.divvy.dev, and publish this node's devices
     DraPlugin(dra_plugin::Args),
+    /// Show where claims would go, what is left over, and what would place more; no cluster is needed
+    Plan(plan::Args),
+    /// Rewrite manifests of HAMi, gpushare, elastic-gpu and NVIDIA's time-slicing
+    Migrate(migrate::Args),
+    /// Serve the API server as a webhook that gives pods with others' names their claims
+    Webhook(webhook::Args),
+    /// Serve the scheduler as an extender, for clusters without DRA
+    Extender(extender::Args),
 }
 
 /// Does it; the exit status.
@@ -31,5 +46,9 @@ enum Verb {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
         Verb::DraPlugin(args) => dra_plugin::run(args, context),
+        Verb::Plan(args) => plan::run(args, context),
+        Verb::Migrate(args) => migrate::run(args, context),
+        Verb::Webhook(args) => webhook::run(args),
+        Verb::Extender(args) => extender::run(args),
     }
 }
