@@ -50,6 +50,11 @@ fn every_document_is_as_its_schema_says() {
         &["cdi", "validate"],
         &["run", "--dry-run", "--memory", "1GiB", "--", "true"],
         &["run", "--observe", "--dry-run", "--", "true"],
+        &[
+            "k8s",
+            "plan",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/plan/small.yaml"),
+        ],
     ] {
         checked(&host, &mut seen, words);
     }

@@ -97,9 +97,15 @@ fn rendered(over: &Value) -> Vec<Value> {
 fn merge(into: &mut Value, over: &Value) {
     match (into, over) {
         (Value::Object(into), Value::Object(over)) => {
+            if into.is_empty() {
+                into.clone_from(over);
+                return;
+            }
             for (name, one) in over {
-                assert!(into.contains_key(name), "values.yaml has no {name}");
-                merge(into.get_mut(name).expect("there"), one);
+                let known = into
+                    .get_mut(name)
+                    .unwrap_or_else(|| panic!("values.yaml has no {name}"));
+                merge(known, one);
             }
         }
         (into, over) => *into = over.clone(),
