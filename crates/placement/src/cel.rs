@@ -147,7 +147,7 @@ fn quoted(rest: &str, quote: char) -> Result<(String, usize), String> {
                 Some('n') => text.push('\n'),
                 Some('t') => text.push('\t'),
                 Some(letter @ ('\\' | '\'' | '"')) => text.push(letter),
-                _ => return Err("an escape sequence is not understood".into()),
+                _ => return Err("what follows a backslash is not understood".into()),
             },
             _ => text.push(letter),
         }
