@@ -8,6 +8,7 @@ pub mod mutate;
 pub mod nri;
 pub mod oci;
 pub mod yaml;
+pub mod pods;
 pub mod privileged;
 pub mod ring;
 pub mod wire;

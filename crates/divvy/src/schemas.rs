@@ -30,6 +30,7 @@ schemas! {
     HistoryList
     IsolationList
     Killed
+    K8sPlan
     KitReport
     MigChanges
     MigDeviceList

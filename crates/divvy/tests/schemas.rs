@@ -85,6 +85,11 @@ fn every_document_is_as_its_schema_says() {
         &["k8s", "top"],
         &["run", "--dry-run", "--memory", "1GiB", "--", "true"],
         &["run", "--observe", "--dry-run", "--", "true"],
+        &[
+            "k8s",
+            "plan",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/plan/small.yaml"),
+        ],
     ] {
         checked(&host, &mut seen, words);
     }

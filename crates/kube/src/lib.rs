@@ -8,6 +8,11 @@
 //! - [`server`]: the two sockets that the kubelet dials.
 //! - [`cluster`]: what is asked of the API server, behind a trait; [`live`] asks a real one.
 //!
+//! - [`names`]: what pods ask for by names of extended resources, Divvy's and others'.
+//! - [`webhook`], [`templates`]: such pods get claims, or the extender's resources.
+//! - [`extender`]: the scheduler extender, for clusters without DRA; [`https`] is the server of both.
+//! - [`migrate`]: the same for manifests in files.
+//!
 //! docs/kubernetes.md says what works, docs/adr/0051 why it is so.
 #![forbid(unsafe_code)]
 
@@ -19,9 +24,13 @@ pub mod cluster;
 pub mod device_plugin;
 pub mod devices;
 mod dial;
+pub mod extender;
 mod grpc;
 pub mod health;
+pub mod https;
 pub mod live;
+pub mod migrate;
+pub mod names;
 pub mod node;
 pub mod parameters;
 pub mod pods;
@@ -30,6 +39,8 @@ pub mod publish;
 pub mod quantity;
 pub mod server;
 pub mod state;
+pub mod templates;
+pub mod webhook;
 
 /// The driver's name.
 pub const DRIVER: &str = "gpu.divvy.dev";

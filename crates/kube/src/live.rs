@@ -13,7 +13,27 @@ use crate::DRIVER;
 use crate::cluster::{Cluster, Refusal};
 
 /// The time limit for each answer.
-const TIMEOUT: Duration = Duration::from_secs(15);
+pub const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A client of the API server of the pod's service account, or of KUBECONFIG. Nothing is sent yet. A watch needs one whose reads have
+/// no time limit.
+///
+/// # Errors
+/// [`Code::Cluster`] where there is no service account and no kubeconfig, or one that is not understood.
+pub async fn client(reads: Option<Duration>) -> Result<Client, Fault> {
+    let cannot = |error: &dyn std::error::Error| {
+        Fault::new(Code::Cluster, "no way to a Kubernetes API server was found")
+            .because(error)
+            .hint("run this in a pod with a service account, or set KUBECONFIG")
+    };
+    let mut config = Config::infer().await.map_err(|error| cannot(&error))?;
+    config.connect_timeout = Some(TIMEOUT);
+    config.write_timeout = Some(TIMEOUT);
+    if reads.is_some() {
+        config.read_timeout = reads;
+    }
+    Client::try_from(config).map_err(|error| cannot(&error))
+}
 
 /// See the module.
 pub struct Live {
@@ -27,20 +47,16 @@ impl Live {
     /// # Errors
     /// [`Code::Cluster`] where there is no service account and no kubeconfig, or one that is not understood.
     pub async fn find() -> Result<Self, Fault> {
-        let cannot = |error: &dyn std::error::Error| {
-            Fault::new(Code::Cluster, "no way to a Kubernetes API server was found")
-                .because(error)
-                .hint("run this in a pod with a service account, or set KUBECONFIG")
-        };
-        let mut config = Config::infer().await.map_err(|error| cannot(&error))?;
-        config.connect_timeout = Some(TIMEOUT);
-        config.read_timeout = Some(TIMEOUT);
-        config.write_timeout = Some(TIMEOUT);
-        let client = Client::try_from(config).map_err(|error| cannot(&error))?;
-        Ok(Self {
+        Ok(Self::new(client(Some(TIMEOUT)).await?))
+    }
+
+    /// By this client.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self {
             client,
             runtime: Handle::current(),
-        })
+        }
     }
 
     fn slices(&self) -> Api<ResourceSlice> {
@@ -60,7 +76,7 @@ impl Live {
     }
 }
 
-fn refusal(error: &kube::Error) -> Refusal {
+pub(crate) fn refusal(error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) => {
             let text = status.message.clone();

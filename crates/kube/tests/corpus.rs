@@ -2,6 +2,8 @@
 
 #[path = "../../../fuzz/src/claim.rs"]
 mod claim;
+#[path = "../../../fuzz/src/pods.rs"]
+mod pods;
 
 const WORDS: [&str; 10] = [
     "\"class\"",
@@ -52,6 +54,34 @@ fn parameters() {
                 parts[at] = format!("{}{end}", WORDS[below(WORDS.len())]);
             }
             claim::parameters(parts.concat().as_bytes());
+        }
+    }
+}
+
+#[test]
+fn pods_and_manifests() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/pods");
+    let entries = std::fs::read_dir(folder).expect("a corpus");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    let inputs: Vec<Vec<u8>> = paths
+        .iter()
+        .map(|path| std::fs::read(path).expect("an input"))
+        .collect();
+    let read: Vec<bool> = inputs.iter().map(|input| pods::any(input)).collect();
+    assert_eq!(read, [false, true], "a manifest, a review");
+    let mut dice = 31_usize;
+    for input in &inputs {
+        for _ in 0..150 {
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let mut changed = input.clone();
+            let at = (dice >> 20) % changed.len();
+            changed[at] = b"{}[]:,#-\n\"0x "[(dice >> 40) % 13];
+            pods::any(&changed);
+            changed.truncate(at);
+            pods::any(&changed);
         }
     }
 }

@@ -87,6 +87,7 @@ const KINDS: &[(&str, Body)] = &[
         "IsolationList",
         List("crates/divvy/src/verbs/explain/isolation.rs", "Entry"),
     ),
+    ("K8sPlan", Of("crates/placement/src/plan.rs", "Plan")),
     ("KitReport", Line("crates/kit/src/report.rs", "Report")),
     ("Killed", Of(API, "Killed")),
     (
@@ -141,11 +142,16 @@ const ROOMS: &[&str] = &[
 /// Writes the schemas, or compares them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sources = Sources::read(workspace_root(), ROOMS)?;
-    // Its records have names of their own, which others use for other things.
+    // Their records have names of their own, which others use for other things.
     let kit = Sources::read(workspace_root(), &["crates/kit/src"])?;
+    let placement = Sources::read(workspace_root(), &["crates/placement/src"])?;
     let folder = workspace_root().join("docs/schema");
     for (kind, body) in KINDS {
-        let sources = if *kind == "KitReport" { &kit } else { &sources };
+        let sources = match *kind {
+            "KitReport" => &kit,
+            "K8sPlan" => &placement,
+            _ => &sources,
+        };
         let schema = serde_json::to_string_pretty(&schema(sources, kind, body)?)? + "\n";
         write(&folder.join(format!("{kind}.json")), &schema, args.check)?;
     }

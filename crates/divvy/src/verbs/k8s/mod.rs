@@ -2,10 +2,15 @@
 
 mod device_plugin;
 mod dra_plugin;
+mod extender;
 mod host;
 mod metrics;
+mod migrate;
+mod plan;
 mod podlist;
+mod serving;
 mod top;
+mod webhook;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +25,9 @@ use crate::context::Context;
   divvy k8s dra-plugin
   divvy k8s device-plugin --config config.yaml
   divvy k8s top
-  NODE_NAME=worker-1 divvy k8s dra-plugin --kubelet-dir /var/lib/k0s/kubelet")]
+  NODE_NAME=worker-1 divvy k8s dra-plugin --kubelet-dir /var/lib/k0s/kubelet
+  divvy k8s plan cluster.json
+  divvy k8s migrate pod.yaml")]
 pub struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -37,6 +44,14 @@ enum Verb {
     Metrics(metrics::Args),
     /// List this node's slices with the pods that have them
     Top(top::Args),
+    /// Show where claims would go, what is left over, and what would place more; no cluster is needed
+    Plan(plan::Args),
+    /// Rewrite manifests of HAMi, gpushare, elastic-gpu and NVIDIA's time-slicing
+    Migrate(migrate::Args),
+    /// Serve the API server as a webhook that gives pods with others' names their claims
+    Webhook(webhook::Args),
+    /// Serve the scheduler as an extender, for clusters without DRA
+    Extender(extender::Args),
 }
 
 /// Does it; the exit status.
@@ -49,6 +64,10 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::DevicePlugin(args) => device_plugin::run(args, context),
         Verb::Metrics(args) => metrics::run(args, context),
         Verb::Top(args) => top::run(args, context),
+        Verb::Plan(args) => plan::run(args, context),
+        Verb::Migrate(args) => migrate::run(args, context),
+        Verb::Webhook(args) => webhook::run(args),
+        Verb::Extender(args) => extender::run(args),
     }
 }
 

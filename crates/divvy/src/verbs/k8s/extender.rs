@@ -1,0 +1,88 @@
+//! `divvy k8s extender`: the scheduler extender, for clusters without DRA.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use divvy_kube::extender::service::Extender;
+use divvy_kube::extender::watching::{LivePods, begin, follow_nodes, follow_pods, settle};
+use divvy_kube::https::{Remark, serve};
+use divvy_kube::live;
+use divvy_model::{Code, Fault};
+use tokio::sync::Semaphore;
+
+use super::dra_plugin::ended;
+use super::serving::{Serving, listen, runtime};
+use crate::report::remark;
+
+/// Flags of `divvy k8s extender`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy k8s extender
+  divvy k8s extender --listen 0.0.0.0:8444 --tls-cert tls.crt --tls-key tls.key --client-ca scheduler-ca.crt
+
+kube-scheduler calls /filter, /prioritize and /bind: docs/kubernetes.md has its configuration. One runs at a time.")]
+pub struct Args {
+    /// Where it listens
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:18888")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    serving: Serving,
+}
+
+/// Serves until it is told to end.
+pub fn run(args: &Args) -> Result<u8, Fault> {
+    // It binds pods for its callers, so it has to know them.
+    if !args.listen.ip().is_loopback() && !args.serving.knows_clients() {
+        return Err(Fault::new(
+            Code::Usage,
+            format!("at {} every host could have pods bound", args.listen),
+        )
+        .hint(
+            "listen at 127.0.0.1 beside the scheduler, or give --client-ca with --tls-cert and --tls-key",
+        ));
+    }
+    let tls = args.serving.tls();
+    if let Some(files) = &tls {
+        files.read()?;
+    }
+    let runtime = runtime()?;
+    let served = runtime.block_on(async {
+        let (client, watching) = (
+            live::client(Some(live::TIMEOUT)).await?,
+            live::client(None).await?,
+        );
+        let pods = Arc::new(LivePods::new(client.clone()));
+        let extender = Arc::new(Extender::new(pods, args.serving.terms()?));
+        let remark: Remark = Arc::new(remark);
+        // What an earlier extender sent cannot land any more, and then what has landed is read.
+        begin(&client, &extender).await.map_err(|refusal| {
+            Fault::new(Code::Cluster, "pods that wait cannot be fenced off")
+                .cause(refusal.to_string())
+                .hint("the chart in deploy/helm has the rights that are needed")
+        })?;
+        let ready = Arc::new(Semaphore::new(0));
+        tokio::spawn(follow_nodes(
+            watching.clone(),
+            extender.clone(),
+            remark.clone(),
+            ready.clone(),
+        ));
+        tokio::spawn(follow_pods(
+            watching,
+            extender.clone(),
+            remark.clone(),
+            ready.clone(),
+        ));
+        let ended = ended()?;
+        let mut ended = Box::pin(ended);
+        tokio::select! {
+            both = ready.acquire_many(2) => drop(both),
+            () = &mut ended => return Ok(()),
+        }
+        tokio::spawn(settle(extender.clone()));
+        let listener = listen(args.listen).await?;
+        serve(listener, tls, extender, remark, ended).await
+    });
+    runtime.shutdown_background();
+    served.map(|()| 0)
+}

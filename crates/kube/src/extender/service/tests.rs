@@ -1,0 +1,353 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use divvy_placement::fallback::Gpu;
+use proptest::prelude::*;
+
+use super::super::objects::GRANTS;
+use super::*;
+
+/// An API server: pods with versions, binds that may get lost or land late.
+#[derive(Default)]
+struct Server {
+    pods: Mutex<BTreeMap<String, Pod>>,
+    version: AtomicU64,
+    /// What happens to the next binds: 0 for done, 1 for not answered and lost, 2 for not answered and done, 3 for late.
+    fates: Mutex<Vec<u8>>,
+    late: Mutex<Vec<Binding>>,
+}
+
+impl Server {
+    fn next(&self) -> Option<String> {
+        Some((self.version.fetch_add(1, Ordering::Relaxed) + 1).to_string())
+    }
+
+    fn add(&self, name: &str, memory: u64, cores: u64) {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "resourceVersion": self.next()},
+            "spec": {"containers": [{"name": "c", "resources": {"limits": {
+                "divvy.dev/gpu": "1", "divvy.dev/gpumem": memory.to_string(), "divvy.dev/gpucores": cores.to_string()}}}]},
+        }))
+        .expect("a pod");
+        self.pods.lock().expect("pods").insert(name.to_owned(), pod);
+    }
+
+    fn land(&self, binding: &Binding) -> Result<(), Failed> {
+        let mut pods = self.pods.lock().expect("pods");
+        let refused = |words: &str| Err(Failed::Refused(Refusal::Conflict(words.into())));
+        let Some(pod) = pods.get_mut(&binding.name) else {
+            return Err(Failed::Refused(Refusal::NotFound("gone".into())));
+        };
+        if pod.metadata.uid.as_ref() != Some(&binding.uid)
+            || pod.metadata.resource_version.as_ref() != Some(&binding.version)
+        {
+            return refused("the pod has changed");
+        }
+        let spec = pod.spec.as_mut().expect("a spec");
+        if spec.node_name.is_some() {
+            return refused("the pod has a node");
+        }
+        spec.node_name = Some(binding.node.clone());
+        pod.metadata.resource_version = self.next();
+        pod.metadata.annotations = Some([(GRANTS.to_owned(), binding.grants.clone())].into());
+        Ok(())
+    }
+}
+
+impl Pods for Server {
+    fn pod(&self, _: &str, name: &str) -> Result<Pod, Refusal> {
+        let pods = self.pods.lock().expect("pods");
+        pods.get(name)
+            .cloned()
+            .ok_or_else(|| Refusal::NotFound("gone".into()))
+    }
+
+    fn bind(&self, binding: &Binding) -> Result<(), Failed> {
+        let fate = self.fates.lock().expect("fates").pop().unwrap_or(0);
+        let unknown = Err(Failed::Unknown("no answer".into()));
+        match fate {
+            0 => self.land(binding),
+            1 => unknown,
+            2 => {
+                drop(self.land(binding));
+                unknown
+            }
+            _ => {
+                self.late.lock().expect("late").push(binding.clone());
+                unknown
+            }
+        }
+    }
+
+    fn fence(&self, pod: &Pod) -> Result<Pod, Refusal> {
+        let mut pods = self.pods.lock().expect("pods");
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let found = pods
+            .get_mut(name)
+            .ok_or_else(|| Refusal::NotFound("gone".into()))?;
+        if found.metadata.resource_version != pod.metadata.resource_version {
+            return Err(Refusal::Conflict("changed".into()));
+        }
+        found.metadata.resource_version = self.next();
+        Ok(found.clone())
+    }
+}
+
+fn gpus(count: usize) -> Vec<Gpu> {
+    (0..count)
+        .map(|index| Gpu {
+            uuid: format!("GPU-{index}"),
+            memory_mib: 1000,
+            slots: 4,
+            healthy: true,
+            ..Gpu::default()
+        })
+        .collect()
+}
+
+fn extender(server: &Arc<Server>, nodes: usize) -> Extender {
+    let extender = Extender::new(server.clone(), Terms::default());
+    for node in 0..nodes {
+        extender.ledger(|ledger| ledger.node(&format!("n{node}"), gpus(2)));
+    }
+    extender
+}
+
+fn bind(name: &str, node: &str) -> Bind {
+    Bind {
+        name: name.into(),
+        namespace: "n".into(),
+        uid: format!("uid-{name}"),
+        node: node.into(),
+    }
+}
+
+/// What pods on nodes have, as the API server has it: never more than a device has.
+fn within_capacity(server: &Server) -> Result<(), String> {
+    let mut used: BTreeMap<(String, String), (u64, u64, u64)> = BTreeMap::new();
+    for pod in server.pods.lock().expect("pods").values() {
+        if let Some((node, grants)) = grants(pod).expect("understood") {
+            for grant in grants {
+                let one = used.entry((node.clone(), grant.uuid)).or_default();
+                *one = (one.0 + grant.memory_mib, one.1 + grant.cores, one.2 + 1);
+            }
+        }
+    }
+    match used
+        .iter()
+        .find(|(_, used)| used.0 > 1000 || used.1 > 100 || used.2 > 4)
+    {
+        Some(over) => Err(format!("{over:?}")),
+        None => Ok(()),
+    }
+}
+
+fn post(extender: &Extender, path: &str, body: &Value) -> (u16, Value) {
+    let (status, text) = extender.answer(path, body.to_string().as_bytes());
+    (status, serde_json::from_slice(&text).unwrap_or_default())
+}
+
+#[test]
+fn filter_and_prioritize_answer_as_kube_scheduler_reads() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 2);
+    let pod = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"divvy.dev/gpumem": "600"}}}]}});
+    let arguments = json!({"Pod": pod, "NodeNames": ["n0", "n1", "unknown"]});
+    let (status, answer) = post(&extender, "/filter", &arguments);
+    assert_eq!((status, &answer["NodeNames"]), (200, &json!(["n0", "n1"])));
+    assert!(
+        answer["FailedNodes"]["unknown"]
+            .as_str()
+            .expect("a reason")
+            .contains("no devices")
+    );
+    server.add("a", 600, 0);
+    extender.bind(&bind("a", "n1")).expect("bound");
+    let (_, scores) = post(&extender, "/prioritize", &arguments);
+    assert!(
+        scores[1]["Score"].as_i64() > scores[0]["Score"].as_i64(),
+        "binpack: {scores}"
+    );
+    assert_eq!(scores[2], json!({"Host": "unknown", "Score": 0}));
+    let nodes =
+        json!({"pod": pod, "nodes": {"items": [{"metadata": {"name": "n0"}}, {"metadata": {"name": "x"}}]}});
+    let (_, answer) = post(&extender, "/filter", &nodes);
+    assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(1));
+    let none = json!({"Pod": {"spec": {"containers": []}}, "NodeNames": ["unknown"]});
+    assert_eq!(
+        post(&extender, "/filter", &none).1["NodeNames"],
+        json!(["unknown"])
+    );
+}
+
+#[test]
+fn malformed_messages_are_refused() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 1);
+    for (path, body) in [
+        ("/filter", json!([])),
+        ("/filter", json!({})),
+        ("/prioritize", json!(1)),
+        ("/bind", json!({"PodName": 1})),
+    ] {
+        assert_eq!(post(&extender, path, &body).0, 400, "{path} {body}");
+    }
+    assert_eq!(post(&extender, "/preempt", &json!({})).0, 404);
+    let strange = json!({"Pod": {"spec": {"containers": [{"resources": {"limits": {"divvy.dev/gpumem": "x"}}}]}}, "NodeNames": ["n0"]});
+    let (status, answer) = post(&extender, "/filter", &strange);
+    assert!(
+        status == 200
+            && answer["Error"]
+                .as_str()
+                .expect("an error")
+                .contains("no whole number")
+    );
+    let gone = json!({"PodName": "p", "PodNamespace": "n", "PodUID": "u", "Node": "n0"});
+    assert_eq!(post(&extender, "/bind", &gone).1["Error"], "gone");
+}
+
+#[test]
+fn a_bind_that_was_not_answered_keeps_its_devices_until_it_is_known() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 1);
+    for name in ["a", "b", "c"] {
+        server.add(name, 1000, 100);
+    }
+    *server.fates.lock().expect("fates") = vec![3];
+    assert!(
+        extender
+            .bind(&bind("a", "n0"))
+            .expect_err("no answer")
+            .contains("did not answer")
+    );
+    assert!(
+        extender
+            .bind(&bind("a", "n0"))
+            .expect_err("in doubt")
+            .contains("not been answered")
+    );
+    extender.bind(&bind("b", "n0")).expect("the other device");
+    assert!(
+        extender
+            .bind(&bind("c", "n0"))
+            .expect_err("full")
+            .contains("no room")
+    );
+    // It is fenced off first: then it cannot land any more, and its device is free.
+    assert_eq!(extender.settle(), 2);
+    let late = server.late.lock().expect("late").pop().expect("one");
+    assert!(matches!(server.land(&late), Err(Failed::Refused(_))));
+    extender.bind(&bind("c", "n0")).expect("bound");
+    within_capacity(&server).expect("within capacity");
+}
+
+#[test]
+fn a_pod_that_was_made_again_is_another() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 1);
+    server.add("a", 10, 0);
+    let mut old = bind("a", "n0");
+    old.uid = "uid-of-the-first".into();
+    assert!(extender.bind(&old).expect_err("another").contains("again"));
+    extender.bind(&bind("a", "n0")).expect("bound");
+    assert_eq!(
+        extender.bind(&bind("a", "n0")),
+        Ok(()),
+        "the same bind again is done"
+    );
+    assert!(
+        extender
+            .bind(&bind("a", "n1"))
+            .expect_err("elsewhere")
+            .contains("already")
+    );
+}
+
+#[test]
+fn concurrent_binds_stay_within_capacity() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 3);
+    for pod in 0..60 {
+        server.add(&format!("p{pod}"), 300, 30);
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let extender = &extender;
+            scope.spawn(move || {
+                for pod in 0..60 {
+                    drop(extender.bind(&bind(&format!("p{pod}"), &format!("n{}", (pod + thread) % 3))));
+                }
+            });
+        }
+    });
+    within_capacity(&server).expect("within capacity");
+    let pods = server.pods.lock().expect("pods");
+    let bound = pods
+        .values()
+        .filter(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()));
+    assert_eq!(bound.count(), 18, "three on each of six devices");
+}
+
+proptest! {
+    /// Binds, deletions, late and lost answers, crashes: no device ever has more than it has, and in the end the ledger has what
+    /// the API server has.
+    #[test]
+    fn crash_and_replay_never_oversell(
+        steps in prop::collection::vec((0_u8..8, 0_usize..10, 0_usize..2, 0_u8..4), 1..80),
+    ) {
+        let server = Arc::new(Server::default());
+        for pod in 0..10_u64 {
+            server.add(&format!("p{pod}"), 200 + 100 * (pod % 5), 20 * (pod % 4));
+        }
+        let mut extender = extender(&server, 2);
+        for (step, pod, node, fate) in steps {
+            let name = format!("p{pod}");
+            match step {
+                0..=3 => {
+                    *server.fates.lock().expect("fates") = vec![fate];
+                    drop(extender.bind(&bind(&name, &format!("n{node}"))));
+                }
+                4 => {
+                    extender.settle();
+                }
+                5 => {
+                    let gone = server.pods.lock().expect("pods").remove(&name);
+                    if gone.is_some() {
+                        extender.gone(&format!("uid-{name}"));
+                    }
+                }
+                6 => {
+                    // What was under way lands now, if it still can.
+                    let late = std::mem::take(&mut *server.late.lock().expect("late"));
+                    late.iter().for_each(|binding| drop(server.land(binding)));
+                }
+                _ => {
+                    // A crash: all that was known is lost. The next one fences, then lists.
+                    extender = super::tests::extender(&server, 2);
+                    let pods: Vec<Pod> = server.pods.lock().expect("pods").values().cloned().collect();
+                    for pod in &pods {
+                        extender.fence_before(pod).expect("fenced");
+                    }
+                    let pods: Vec<Pod> = server.pods.lock().expect("pods").values().cloned().collect();
+                    for pod in &pods {
+                        extender.pod(pod).expect("understood");
+                    }
+                }
+            }
+            prop_assert_eq!(within_capacity(&server), Ok(()));
+        }
+        extender.settle();
+        for node in ["n0", "n1"] {
+            for (gpu, used) in extender.ledger(|ledger| ledger.used(node)) {
+                let pods = server.pods.lock().expect("pods");
+                let truth: u64 = pods.values().filter_map(|pod| grants(pod).expect("understood"))
+                    .filter(|(of, _)| of == node)
+                    .flat_map(|(_, grants)| grants)
+                    .filter(|grant| grant.uuid == gpu.uuid)
+                    .map(|grant| grant.memory_mib)
+                    .sum();
+                prop_assert_eq!(used.memory_mib, truth);
+            }
+        }
+    }
+}

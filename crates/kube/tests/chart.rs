@@ -1,0 +1,493 @@
+//! The Helm chart: rendered in each mode, each object held to the published types, and its rights to the calls that are made.
+//!
+//! `gtmpl` renders the templates. It knows Go's templates and not Helm's functions: `quote` and `toJson` are here, and the chart uses
+//! no others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use divvy_kube::cluster::Cluster;
+use divvy_kube::extender::cluster::{Binding, Pods};
+use divvy_kube::extender::service::Extender;
+use divvy_kube::extender::watching::{LivePods, begin, follow_nodes, follow_pods};
+use divvy_kube::live::Live;
+use divvy_kube::names::Terms;
+use divvy_kube::templates::{ASKS, Template};
+use divvy_kube::webhook::follow::follow;
+use gtmpl::{FuncError, Value as Word};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::Client;
+use kube::client::Body;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/divvy")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn word(value: &Value) -> Word {
+    match value {
+        Value::Null => Word::Nil,
+        Value::Bool(flag) => Word::Bool(*flag),
+        Value::Number(number) => number.as_i64().unwrap_or_default().into(),
+        Value::String(text) => Word::String(text.clone()),
+        Value::Array(all) => Word::Array(all.iter().map(word).collect()),
+        Value::Object(all) => Word::Map(all.iter().map(|(name, one)| (name.clone(), word(one))).collect()),
+    }
+}
+
+fn back(word: &Word) -> Value {
+    match word {
+        Word::Bool(flag) => json!(flag),
+        Word::String(text) => json!(text),
+        Word::Array(all) => all.iter().map(back).collect(),
+        Word::Object(all) | Word::Map(all) => {
+            all.iter().map(|(name, one)| (name.clone(), back(one))).collect()
+        }
+        other => serde_json::from_str(&other.to_string()).unwrap_or_default(),
+    }
+}
+
+fn in_json(words: &[Word]) -> Result<Word, FuncError> {
+    let one = words
+        .first()
+        .ok_or_else(|| FuncError::AtLeastXArgs("toJson".into(), 1))?;
+    Ok(Word::String(back(one).to_string()))
+}
+
+/// The chart's objects with these values over its own.
+fn rendered(over: &Value) -> Vec<Value> {
+    let mut values: Value = serde_saphyr::from_str(&read(&folder().join("values.yaml"))).expect("values");
+    merge(&mut values, over);
+    let context = word(&json!({"Values": values, "Release": {"Namespace": "divvy-system", "Name": "divvy"}}));
+    let mut files: Vec<_> = std::fs::read_dir(folder().join("templates"))
+        .expect("templates")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    let mut objects = Vec::new();
+    for file in files {
+        let mut template = gtmpl::Template::default();
+        template.add_funcs(&[
+            ("quote", in_json as gtmpl::Func),
+            ("toJson", in_json as gtmpl::Func),
+        ]);
+        template
+            .parse(read(&file))
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let text = template.render(&gtmpl::Context::from(context.clone()));
+        let text = text.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        if text.trim().is_empty() {
+            continue;
+        }
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{text}", file.display()));
+        objects.extend(documents.into_iter().filter(|one| !one.is_null()));
+    }
+    objects
+}
+
+fn merge(into: &mut Value, over: &Value) {
+    match (into, over) {
+        (Value::Object(into), Value::Object(over)) => {
+            if into.is_empty() {
+                into.clone_from(over);
+                return;
+            }
+            for (name, one) in over {
+                let known = into
+                    .get_mut(name)
+                    .unwrap_or_else(|| panic!("values.yaml has no {name}"));
+                merge(known, one);
+            }
+        }
+        (into, over) => *into = over.clone(),
+    }
+}
+
+/// Every mode that the chart has.
+fn modes() -> Vec<(&'static str, Value)> {
+    vec![
+        ("dra", json!({})),
+        ("fallback", json!({"mode": "fallback"})),
+        ("emulated", json!({"emulated": "h100*2"})),
+        (
+            "fallback, emulated",
+            json!({"mode": "fallback", "emulated": "h100"}),
+        ),
+        ("without webhook", json!({"webhook": {"enabled": false}})),
+        (
+            "with all that is optional",
+            json!({"webhook": {"deviceMemory": "80GiB", "caBundle": "Cg==", "certManagerCertificate": "a/b"},
+                "nodeSelector": {"gpu": "yes"}, "controlPlaneCIDRs": ["10.0.0.1/32", "10.0.0.2/32"]}),
+        ),
+    ]
+}
+
+/// What of the object the published type does not know: fields that reading and writing it again loses.
+fn unknown<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Vec<String>, String> {
+    let typed: T = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+    let again = serde_json::to_value(&typed).map_err(|error| error.to_string())?;
+    let mut lost = Vec::new();
+    compare("", object, &again, &mut lost);
+    Ok(lost)
+}
+
+fn compare(path: &str, before: &Value, after: &Value, lost: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for (name, one) in before {
+                match after.get(name) {
+                    Some(other) => compare(&format!("{path}/{name}"), one, other, lost),
+                    // An empty list or map may be left out.
+                    None if one.as_object().is_some_and(serde_json::Map::is_empty) => {}
+                    None => lost.push(format!("{path}/{name}")),
+                }
+            }
+        }
+        (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
+            for (place, (one, other)) in before.iter().zip(after).enumerate() {
+                compare(&format!("{path}/{place}"), one, other, lost);
+            }
+        }
+        _ if before == after => {}
+        _ => lost.push(format!("{path}: {before} is {after}")),
+    }
+}
+
+fn check(object: &Value) -> Result<Vec<String>, String> {
+    use k8s_openapi::api::{admissionregistration, apps, core, networking, rbac, resource};
+    let of = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+    match (of("apiVersion").as_str(), of("kind").as_str()) {
+        ("v1", "ServiceAccount") => unknown::<core::v1::ServiceAccount>(object),
+        ("v1", "Service") => unknown::<core::v1::Service>(object),
+        ("v1", "Pod") => unknown::<core::v1::Pod>(object),
+        ("apps/v1", "DaemonSet") => unknown::<apps::v1::DaemonSet>(object),
+        ("apps/v1", "Deployment") => unknown::<apps::v1::Deployment>(object),
+        ("batch/v1", "Job") => unknown::<k8s_openapi::api::batch::v1::Job>(object),
+        ("networking.k8s.io/v1", "NetworkPolicy") => unknown::<networking::v1::NetworkPolicy>(object),
+        ("rbac.authorization.k8s.io/v1", "ClusterRole") => unknown::<rbac::v1::ClusterRole>(object),
+        ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
+            unknown::<rbac::v1::ClusterRoleBinding>(object)
+        }
+        ("resource.k8s.io/v1", "DeviceClass") => unknown::<resource::v1::DeviceClass>(object),
+        ("resource.k8s.io/v1", "ResourceClaimTemplate") => {
+            unknown::<resource::v1::ResourceClaimTemplate>(object)
+        }
+        ("admissionregistration.k8s.io/v1", kind) => match kind {
+            "MutatingWebhookConfiguration" => {
+                unknown::<admissionregistration::v1::MutatingWebhookConfiguration>(object)
+            }
+            "ValidatingAdmissionPolicy" => {
+                unknown::<admissionregistration::v1::ValidatingAdmissionPolicy>(object)
+            }
+            "ValidatingAdmissionPolicyBinding" => {
+                unknown::<admissionregistration::v1::ValidatingAdmissionPolicyBinding>(object)
+            }
+            _ => Err("the kind is not known".into()),
+        },
+        (version, kind) => Err(format!("{version} {kind} is not known")),
+    }
+}
+
+#[test]
+fn every_object_is_what_its_published_type_says() {
+    for (mode, values) in modes() {
+        let objects = rendered(&values);
+        assert!(objects.len() > 3, "{mode}");
+        let mut names = BTreeSet::new();
+        for object in &objects {
+            let name = format!("{} {}", object["kind"], object["metadata"]["name"]);
+            assert_eq!(check(object), Ok(Vec::new()), "{mode}: {name}");
+            assert!(names.insert(name.clone()), "{mode}: {name} is there twice");
+        }
+    }
+    let wrong = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"sellector": {"a": "b"}}});
+    assert_eq!(
+        check(&wrong),
+        Ok(vec!["/spec/sellector".to_owned()]),
+        "the check finds what is misspelt"
+    );
+}
+
+#[test]
+fn modes_have_what_they_need() {
+    let kinds = |values: &Value| -> Vec<String> {
+        let objects = rendered(values);
+        let all = objects
+            .iter()
+            .map(|one| format!("{}/{}", one["kind"], one["metadata"]["name"]).replace('"', ""));
+        all.collect()
+    };
+    let (dra, fallback) = (kinds(&json!({})), kinds(&json!({"mode": "fallback"})));
+    assert!(
+        dra.contains(&"DeviceClass/slice.gpu.divvy.dev".into())
+            && !dra.contains(&"Deployment/divvy-extender".into())
+    );
+    assert!(
+        fallback.contains(&"Deployment/divvy-extender".into())
+            && !fallback.iter().any(|one| one.starts_with("DeviceClass"))
+    );
+    let emulated = rendered(&json!({"emulated": "h100*2"}));
+    let node = emulated
+        .iter()
+        .find(|one| one["kind"] == "DaemonSet")
+        .expect("a DaemonSet")
+        .to_string();
+    assert!(node.contains("h100*2"));
+    assert!(
+        !kinds(&json!({"webhook": {"enabled": false}}))
+            .iter()
+            .any(|one| one.contains("webhook"))
+    );
+    for values in [json!({}), json!({"mode": "fallback"})] {
+        for object in rendered(&values).iter().filter(|one| one["kind"] == "Deployment") {
+            let pod = &object["spec"]["template"]["spec"];
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+            assert_eq!(
+                pod["containers"][0]["securityContext"]["capabilities"]["drop"],
+                json!(["ALL"])
+            );
+        }
+    }
+}
+
+#[test]
+fn the_examples_are_valid_and_their_classes_exist() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder().join("../examples")).expect("examples") {
+        let path = entry.expect("an entry").path();
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&read(&path)).expect("YAML");
+        for object in documents {
+            assert_eq!(check(&object), Ok(Vec::new()), "{}", path.display());
+            let text = object.to_string();
+            for class in text
+                .split("\"deviceClassName\":\"")
+                .skip(1)
+                .filter_map(|rest| rest.split('"').next())
+            {
+                assert!(
+                    ["slice.gpu.divvy.dev", "whole.gpu.divvy.dev"].contains(&class),
+                    "{class}"
+                );
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 6);
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let text = read(&folder().join("dashboards/divvy.json"));
+    let board: Value = serde_json::from_str(&text).expect("JSON");
+    let agent = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/src/server/metrics.rs"));
+    let expressions: Vec<&str> = board["panels"]
+        .as_array()
+        .expect("panels")
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+        .filter_map(|target| target["expr"].as_str())
+        .collect();
+    assert!(expressions.len() >= 4);
+    for expression in expressions {
+        let names = expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let names: Vec<&str> = names.filter(|name| name.starts_with("divvy_")).collect();
+        assert!(!names.is_empty(), "{expression}");
+        for name in names {
+            assert!(
+                agent.contains(&format!("\"{name}\"")),
+                "the agent has no metric {name}"
+            );
+        }
+    }
+}
+
+/// A call: group, resource with its subresource, verb.
+type Call = (String, String, String);
+
+fn call(request: &http::Request<Body>) -> Call {
+    let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
+    let (group, mut rest) = match path[0] {
+        "api" => ("", &path[2..]),
+        _ => (path[1], &path[3..]),
+    };
+    if rest.first() == Some(&"namespaces") && rest.len() > 2 {
+        rest = &rest[2..];
+    }
+    let watches = request
+        .uri()
+        .query()
+        .is_some_and(|query| query.contains("watch=true"));
+    let verb = match (request.method().as_str(), rest.get(1)) {
+        ("GET", None) if watches => "watch",
+        ("GET", None) => "list",
+        ("GET", Some(_)) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        _ => "delete",
+    };
+    let resource = match rest.get(2) {
+        Some(below) => format!("{}/{below}", rest[0]),
+        None => rest[0].to_owned(),
+    };
+    (group.to_owned(), resource, verb.to_owned())
+}
+
+/// An API server that notes each call.
+fn recorder(pod: Value) -> (Client, Arc<Mutex<BTreeSet<Call>>>) {
+    let calls: Arc<Mutex<BTreeSet<Call>>> = Arc::default();
+    let noted = calls.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let call = call(&request);
+        let pod = pod.clone();
+        noted.lock().expect("calls").insert(call.clone());
+        async move {
+            let (_, resource, verb) = call;
+            let answer = match (resource.as_str(), verb.as_str()) {
+                (_, "watch") => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    String::new()
+                }
+                ("pods", "list") => json!({"metadata": {"resourceVersion": "1"}, "items": [pod]}).to_string(),
+                ("pods", _) => pod.to_string(),
+                (_, "list") => json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string(),
+                ("resourceslices", "delete") | ("pods/binding", _) => {
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}).to_string()
+                }
+                ("resourceslices", _) => json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "pool": {
+                    "name": "n", "generation": 1, "resourceSliceCount": 1}}})
+                .to_string(),
+                ("resourceclaimtemplates", _) => {
+                    json!({"metadata": {"name": "t"}, "spec": {"spec": {}}}).to_string()
+                }
+                _ => json!({"metadata": {"name": "x", "uid": "u"}, "spec": {}}).to_string(),
+            };
+            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer.into_bytes())))
+        }
+    });
+    (Client::new(service, "default"), calls)
+}
+
+/// The rights of a role of the chart.
+fn rights(values: &Value, role: &str) -> BTreeSet<Call> {
+    let objects = rendered(values);
+    let role = objects
+        .iter()
+        .find(|one| one["kind"] == "ClusterRole" && one["metadata"]["name"] == role);
+    let strings = |value: &Value| -> Vec<String> {
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|one| one.as_str().map(str::to_owned))
+            .collect()
+    };
+    let mut all = BTreeSet::new();
+    for rule in role.expect("a role")["rules"].as_array().expect("rules") {
+        for group in strings(&rule["apiGroups"]) {
+            for resource in strings(&rule["resources"]) {
+                all.extend(
+                    strings(&rule["verbs"])
+                        .into_iter()
+                        .map(|verb| (group.clone(), resource.clone(), verb)),
+                );
+            }
+        }
+    }
+    all
+}
+
+/// Waits until so many different calls were made: loops make theirs when they come to it.
+async fn until(calls: &Mutex<BTreeSet<Call>>, rights: &BTreeSet<Call>) -> BTreeSet<Call> {
+    for _ in 0..500 {
+        if calls.lock().expect("calls").is_superset(rights) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    calls.lock().expect("calls").clone()
+}
+
+fn waiting_pod() -> Value {
+    let template = Template {
+        devices: 1,
+        memory_mib: Some(1024),
+        ..Template::default()
+    };
+    let annotations: BTreeMap<&str, String> =
+        [(ASKS, serde_json::to_string(&[&template]).expect("JSON"))].into();
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "1", "annotations": annotations},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"divvy.dev/gpumem": "1"}}}],
+            "resourceClaims": [{"name": "c", "resourceClaimTemplateName": template.name()}]}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_extenders_rights_are_the_calls_that_it_makes() {
+    let rights = rights(&json!({"mode": "fallback"}), "divvy-extender");
+    let (client, calls) = recorder(waiting_pod());
+    let pods = Arc::new(LivePods::new(client.clone()));
+    let extender = Arc::new(Extender::new(pods.clone(), Terms::default()));
+    begin(&client, &extender).await.expect("fenced");
+    let (ready, remark) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(|_: &str| {}));
+    tokio::spawn(follow_nodes(
+        client.clone(),
+        extender.clone(),
+        remark.clone(),
+        ready.clone(),
+    ));
+    tokio::spawn(follow_pods(client, extender, remark, ready));
+    let bound = tokio::task::spawn_blocking(move || {
+        let pod = pods.pod("n", "p").expect("a pod");
+        assert_eq!(pod.metadata.uid.as_deref(), Some("u"));
+        pods.bind(&Binding {
+            namespace: "n".into(),
+            name: "p".into(),
+            uid: "u".into(),
+            version: "1".into(),
+            node: "a".into(),
+            grants: "[]".into(),
+        })
+    });
+    bound.await.expect("ended").expect("bound");
+    assert_eq!(until(&calls, &rights).await, rights);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_webhooks_rights_are_the_calls_that_it_makes() {
+    let rights = rights(&json!({}), "divvy-webhook");
+    let (client, calls) = recorder(waiting_pod());
+    tokio::spawn(follow(client, Arc::new(|_: &str| {})));
+    assert_eq!(until(&calls, &rights).await, rights);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_rights_are_the_calls_that_it_makes() {
+    let rights = rights(&json!({}), "divvy-node");
+    let (client, calls) = recorder(json!({}));
+    let live = Live::new(client);
+    let slice: ResourceSlice = serde_json::from_value(
+        json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "pool": {
+        "name": "n", "generation": 1, "resourceSliceCount": 1}}}),
+    )
+    .expect("a slice");
+    let asked = tokio::task::spawn_blocking(move || {
+        live.node_uid("n").expect("a node");
+        live.resource_slices("n").expect("slices");
+        live.create(&slice).expect("created");
+        live.replace(&slice).expect("replaced");
+        live.delete("s").expect("deleted");
+        live.claim("n", "c").expect("a claim");
+    });
+    asked.await.expect("asked");
+    assert_eq!(until(&calls, &rights).await, rights);
+}

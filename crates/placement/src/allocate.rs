@@ -1,0 +1,344 @@
+//! Devices of one node for one pod's claims, by the rules of the stock allocator: requests in order, devices in the published
+//! order, the first that fits, and back where a later request finds none. Which rules were seen on a cluster stands in
+//! docs/kubernetes.md, under "What if".
+
+use std::sync::Arc;
+
+use crate::cel::Expression;
+use crate::cluster::{Ask, Attribute, Capacity, Constraint, Count, Device, Node, Spec};
+
+/// How many devices are looked at for one pod on one node. The stock allocator has a time limit in place of it.
+const MOST_LOOKS: u32 = 50_000;
+
+/// In which order devices of a node are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// As they are published: the stock order.
+    #[default]
+    Published,
+    /// Those of which most is taken come first: as a driver would publish them for binpack.
+    Fullest,
+    /// Those of which least is taken come first: for spread.
+    Emptiest,
+}
+
+/// What is taken of a node's devices.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// By device.
+    pub devices: Vec<Use>,
+    /// By counter.
+    pub counters: Vec<u64>,
+}
+
+/// What is taken of a device.
+#[derive(Clone, Debug, Default)]
+pub struct Use {
+    /// How many claims have it.
+    pub holders: u32,
+    /// By capacity, in the device's order.
+    pub consumed: Vec<u64>,
+}
+
+/// What a request gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Which claim of the pod.
+    pub claim: usize,
+    /// The request; with `firstAvailable`, `request/subrequest`.
+    pub request: String,
+    /// The device's place in the node.
+    pub device: usize,
+    /// What is consumed of it, in the order of its capacities; empty for one that is not shared.
+    pub consumed: Vec<u64>,
+    /// Looks only.
+    pub admin: bool,
+}
+
+impl Taken {
+    /// Nothing is taken.
+    #[must_use]
+    pub fn none(node: &Node) -> Self {
+        Self {
+            devices: node
+                .devices
+                .iter()
+                .map(|device| Use {
+                    holders: 0,
+                    consumed: vec![0; device.capacities.len()],
+                })
+                .collect(),
+            counters: vec![0; node.counters.len()],
+        }
+    }
+
+    /// Takes it.
+    pub fn take(&mut self, node: &Node, pick: &Pick) {
+        if pick.admin {
+            return;
+        }
+        let used = &mut self.devices[pick.device];
+        used.holders += 1;
+        for (used, consumed) in used.consumed.iter_mut().zip(&pick.consumed) {
+            *used = used.saturating_add(*consumed);
+        }
+        // The first holder takes the counters, and the last gives them back.
+        if used.holders == 1 {
+            for (counter, number) in &node.devices[pick.device].consumes {
+                let used = &mut self.counters[*counter as usize];
+                *used = used.saturating_add(*number);
+            }
+        }
+    }
+
+    fn give_back(&mut self, node: &Node, pick: &Pick) {
+        if pick.admin {
+            return;
+        }
+        let used = &mut self.devices[pick.device];
+        used.holders = used.holders.saturating_sub(1);
+        for (used, consumed) in used.consumed.iter_mut().zip(&pick.consumed) {
+            *used = used.saturating_sub(*consumed);
+        }
+        if used.holders == 0 {
+            for (counter, number) in &node.devices[pick.device].consumes {
+                let used = &mut self.counters[*counter as usize];
+                *used = used.saturating_sub(*number);
+            }
+        }
+    }
+}
+
+/// What does not change while a cluster is planned, of one node.
+pub struct Look<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// Whether a device is selected by an expression: places in the node and in the cluster's list of selectors.
+    pub selects: &'a dyn Fn(usize, u32) -> bool,
+    /// Devices in the order to try.
+    pub order: Order,
+}
+
+/// The devices of the node for these claims, or none. `taken` is as before afterwards.
+pub fn allocate(look: &Look<'_>, taken: &mut Taken, specs: &[Arc<Spec>]) -> Option<Vec<Pick>> {
+    let mut search = Search {
+        look,
+        taken,
+        specs,
+        picks: Vec::new(),
+        looks: 0,
+    };
+    let found = search.request(0, 0);
+    let picks = std::mem::take(&mut search.picks);
+    for pick in picks.iter().rev() {
+        search.taken.give_back(look.node, pick);
+    }
+    found.then_some(picks)
+}
+
+struct Search<'a> {
+    look: &'a Look<'a>,
+    taken: &'a mut Taken,
+    specs: &'a [Arc<Spec>],
+    picks: Vec<Pick>,
+    looks: u32,
+}
+
+impl Search<'_> {
+    /// From this request on; picks stay where it fits.
+    fn request(&mut self, claim: usize, request: usize) -> bool {
+        let specs = self.specs;
+        let Some(spec) = specs.get(claim) else { return true };
+        let Some(asked) = spec.requests.get(request) else {
+            return self.request(claim + 1, 0);
+        };
+        asked.alternatives.iter().any(|ask| match ask.count {
+            Count::Exactly(count) => self.devices(claim, request, ask, count),
+            Count::All => {
+                let all: Vec<usize> = (0..self.look.node.devices.len())
+                    .filter(|device| self.matches(ask, *device))
+                    .collect();
+                let before = self.picks.len();
+                let fits = !all.is_empty()
+                    && all.iter().all(|device| self.take(claim, request, ask, *device))
+                    && self.request(claim, request + 1);
+                if !fits {
+                    self.back_to(before);
+                }
+                fits
+            }
+        })
+    }
+
+    fn devices(&mut self, claim: usize, request: usize, ask: &Ask, missing: u32) -> bool {
+        if missing == 0 {
+            return self.request(claim, request + 1);
+        }
+        for device in self.ordered() {
+            self.looks += 1;
+            if self.looks > MOST_LOOKS {
+                return false;
+            }
+            let before = self.picks.len();
+            if self.matches(ask, device) && self.take(claim, request, ask, device) {
+                if self.devices(claim, request, ask, missing - 1) {
+                    return true;
+                }
+                self.back_to(before);
+            }
+        }
+        false
+    }
+
+    fn ordered(&self) -> Vec<usize> {
+        let mut devices: Vec<usize> = (0..self.look.node.devices.len()).collect();
+        let share = |device: &usize| {
+            let used = &self.taken.devices[*device];
+            let capacities = &self.look.node.devices[*device].capacities;
+            let shares = capacities.iter().zip(&used.consumed);
+            let most = shares.map(|(capacity, used)| used.saturating_mul(1000) / capacity.value.max(1));
+            most.max().unwrap_or(0)
+        };
+        match self.look.order {
+            Order::Published => {}
+            Order::Fullest => devices.sort_by_key(|device| std::cmp::Reverse(share(device))),
+            Order::Emptiest => devices.sort_by_key(share),
+        }
+        devices
+    }
+
+    fn matches(&self, ask: &Ask, device: usize) -> bool {
+        let taints = &self.look.node.devices[device].taints;
+        let tolerated = taints
+            .iter()
+            .filter(|taint| taint.repels())
+            .all(|taint| ask.tolerations.iter().any(|one| one.covers(taint)));
+        tolerated && ask.selectors.iter().all(|one| (self.look.selects)(device, *one))
+    }
+
+    /// Takes a device for a request, unless there is not enough or a constraint forbids it.
+    fn take(&mut self, claim: usize, request: usize, ask: &Ask, place: usize) -> bool {
+        let asked = &self.specs[claim].requests[request];
+        let name = match ask.name.is_empty() {
+            true => asked.name.clone(),
+            false => format!("{}/{}", asked.name, ask.name),
+        };
+        // One request never has a device twice.
+        let mut own = self
+            .picks
+            .iter()
+            .filter(|pick| pick.claim == claim && pick.request == name);
+        if own.any(|pick| pick.device == place) {
+            return false;
+        }
+        let Some(consumed) = self.consumed(ask, place) else {
+            return false;
+        };
+        let forbidden = |constraint: &Constraint| {
+            let is_meant = |request: &str| {
+                let base = request.split('/').next().unwrap_or(request);
+                constraint.requests.is_empty()
+                    || constraint
+                        .requests
+                        .iter()
+                        .any(|one| one == request || one == base)
+            };
+            is_meant(&name) && !self.constrained(constraint, claim, place, &is_meant)
+        };
+        if self.specs[claim].constraints.iter().any(forbidden) {
+            return false;
+        }
+        let pick = Pick {
+            claim,
+            request: name,
+            device: place,
+            consumed,
+            admin: ask.admin,
+        };
+        self.taken.take(self.look.node, &pick);
+        self.picks.push(pick);
+        true
+    }
+
+    /// What is consumed where there is enough of everything.
+    fn consumed(&self, ask: &Ask, place: usize) -> Option<Vec<u64>> {
+        let device = &self.look.node.devices[place];
+        let used = &self.taken.devices[place];
+        if ask.admin {
+            return Some(Vec::new());
+        }
+        if !device.shared && used.holders > 0 || used.holders == 0 && !self.counters_allow(device) {
+            return None;
+        }
+        let asked = |capacity: &Capacity| {
+            let found = ask
+                .capacity
+                .iter()
+                .find(|(asked, _)| device.is_meant(capacity, asked));
+            found.map(|(_, number)| *number)
+        };
+        // What is asked of a capacity that the device has not.
+        let has = |name: &str| device.capacities.iter().any(|one| device.is_meant(one, name));
+        if !ask.capacity.iter().all(|(name, _)| has(name)) {
+            return None;
+        }
+        if !device.shared {
+            let fits = device
+                .capacities
+                .iter()
+                .all(|one| asked(one).is_none_or(|asked| asked <= one.value));
+            return fits.then(Vec::new);
+        }
+        let consumed = device
+            .capacities
+            .iter()
+            .zip(&used.consumed)
+            .map(|(capacity, used)| {
+                let consumes = capacity.consumes(asked(capacity))?;
+                let room = capacity.value.checked_sub(*used)?;
+                (consumes <= room).then_some(consumes)
+            });
+        consumed.collect()
+    }
+
+    fn counters_allow(&self, device: &Device) -> bool {
+        let mut consumes = device.consumes.iter();
+        consumes.all(|(counter, number)| {
+            let place = *counter as usize;
+            let (has, used) = (self.look.node.counters[place], self.taken.counters[place]);
+            used.checked_add(*number).is_some_and(|all| all <= has)
+        })
+    }
+
+    fn constrained(
+        &self,
+        constraint: &Constraint,
+        claim: usize,
+        place: usize,
+        is_meant: &dyn Fn(&str) -> bool,
+    ) -> bool {
+        let of = |device: usize| -> Option<&Attribute> {
+            self.look.node.devices[device].attribute(&constraint.attribute)
+        };
+        let Some(own) = of(place) else { return false };
+        let mut others = self
+            .picks
+            .iter()
+            .filter(|pick| pick.claim == claim && is_meant(&pick.request));
+        others.all(|pick| (of(pick.device) == Some(own)) != constraint.distinct)
+    }
+
+    fn back_to(&mut self, before: usize) {
+        while self.picks.len() > before {
+            if let Some(pick) = self.picks.pop() {
+                self.taken.give_back(self.look.node, &pick);
+            }
+        }
+    }
+}
+
+/// Whether the expression selects the device; one that cannot be said of it does not.
+#[must_use]
+pub fn selected(expression: &Expression, device: &Device) -> bool {
+    expression.selects(device).unwrap_or(false)
+}
