@@ -292,4 +292,56 @@ mod tests {
         let run = Cli::read("divvy container run image".split(' ').map(Into::into)).expect("it is one");
         assert!(run.verb.is_run());
     }
+    /// The commands in indented blocks of the pages, as a shell would split them. What a shell would put in their place
+    /// is `0`.
+    fn commands(page: &str) -> Vec<Vec<String>> {
+        let lines = page.lines().filter_map(|line| line.strip_prefix("    "));
+        let lines = lines.map(|line| line.strip_prefix("sudo ").unwrap_or(line));
+        let ours = lines.filter(|line| line.starts_with("divvy ") && !line.starts_with("divvy  "));
+        let split = |line: &str| {
+            let (mut words, mut word, mut inside) = (Vec::new(), String::new(), 0_usize);
+            let (mut quoted, mut before) = (false, ' ');
+            let mut named = false;
+            for c in line.chars() {
+                named = named && c.is_ascii_alphanumeric();
+                match c {
+                    _ if named => {}
+                    '(' if before == '$' => inside += 1,
+                    ')' if inside > 0 => inside -= 1,
+                    '"' if inside == 0 => quoted = !quoted,
+                    '#' | '>' | '|' if inside == 0 && !quoted && before == ' ' => break,
+                    ' ' if inside == 0 && !quoted => {
+                        words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()));
+                    }
+                    '$' if inside == 0 => {
+                        named = true;
+                        word.push('0');
+                    }
+                    c if inside == 0 => word.push(c),
+                    _ => {}
+                }
+                before = c;
+            }
+            words.extend(Some(word).filter(|word| !word.is_empty()));
+            words
+        };
+        ours.map(split).collect()
+    }
+
+    #[test]
+    fn each_command_of_the_pages_is_understood() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let docs = std::fs::read_dir(root.join("docs")).expect("a folder").flatten();
+        let pages = docs.map(|entry| entry.path()).chain([root.join("README.md")]);
+        let mut count = 0;
+        for page in pages.filter(|page| page.extension().is_some_and(|end| end == "md")) {
+            let text = std::fs::read_to_string(&page).expect("a page");
+            for words in commands(&text) {
+                count += 1;
+                let read = Cli::read(words.iter().map(Into::into));
+                assert!(read.is_ok(), "{}: {words:?}: {read:?}", page.display());
+            }
+        }
+        assert!(count > 90, "only {count} commands were found");
+    }
 }

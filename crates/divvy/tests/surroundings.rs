@@ -263,3 +263,48 @@ fn a_gpu_that_disappears_while_it_is_listed_is_told_of() {
     let devices = host.json(&["devices", "--sysroot", &root]);
     assert_eq!(devices["items"].as_array().map(Vec::len), Some(8), "all are back");
 }
+
+#[test]
+fn at_a_terminal_a_run_ends_with_what_it_used() {
+    let host = Host::new();
+    let divvy = common::divvy().to_str().expect("a path").to_owned();
+    let fill = format!("echo 'fill plain 67108864 2147483648' | {divvy} selftest tenant memory >tenant.out");
+    let command = host.divvy(&["run", "--memory", "1GiB", "--", "sh", "-c", &fill]);
+    let shown = on_a_terminal(command, 100);
+    assert!(
+        shown.contains("divvy: peak 1 GiB of 1 GiB, 1 allocation refused"),
+        "{shown}"
+    );
+    // A log of a program's own does not change.
+    let output = host.finish(&["run", "--memory", "1GiB", "--", "sh", "-c", &fill]);
+    assert!(
+        output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("peak"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn the_limiters_log_is_quiet_about_what_goes_well() {
+    let host = Host::new();
+    // As NVIDIA's runtime gets at the driver's functions.
+    let ask = "import ctypes as c
+cuda = c.CDLL('libcuda.so.1')
+found = c.c_void_p()
+cuda.cuInit(0)
+raise SystemExit(cuda.cuGetProcAddress_v2(b'cuDeviceGet', c.byref(found), 12000, c.c_uint64(0), None))";
+    let logged = |level: &str| {
+        let log = host.folder().join(format!("log.{level}"));
+        let output = host
+            .divvy(&["run", "--memory", "1GiB", "--", "python3", "-c", ask])
+            .env("DIVVY_LOG", &log)
+            .env("DIVVY_LOG_LEVEL", level)
+            .output()
+            .expect("divvy starts");
+        assert!(output.status.success(), "{output:?}");
+        fs::read_to_string(log).unwrap_or_default()
+    };
+    let (quiet, all) = (logged(""), logged("all"));
+    let handed_out = |text: &str| text.lines().filter(|line| line.contains("handed out")).count();
+    assert_eq!(handed_out(&quiet), 0, "{quiet}");
+    assert!(handed_out(&all) > 0, "{all}");
+}
