@@ -53,7 +53,7 @@ pub fn is_forgotten(claim: &ResourceClaim, uid: &str) -> bool {
     let status = claim.status.as_ref();
     let allocated = status.is_some_and(|status| status.allocation.is_some());
     let reserved = status.and_then(|status| status.reserved_for.as_ref());
-    claim.metadata.uid.as_deref() != Some(uid) || !allocated || reserved.is_none_or(|pods| pods.is_empty())
+    claim.metadata.uid.as_deref() != Some(uid) || !allocated || reserved.is_none_or(Vec::is_empty)
 }
 
 /// The requests of a claim, without subrequests, of which this driver has devices to give.

@@ -146,7 +146,10 @@ mod tests {
         };
         let words = |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
         let by_id = words(&["kubernetes", "nvidia.com/gpu", "u-1", "GPU-1::0"]);
-        assert_eq!(pods.of_slice("divvy.dev/slice=train-1", &[]), [main.clone()]);
+        assert_eq!(
+            pods.of_slice("divvy.dev/slice=train-1", &[]),
+            std::slice::from_ref(&main)
+        );
         assert_eq!(pods.of_slice("divvy.dev/slice=x", &by_id), [main]);
         let other = words(&["kubernetes", "nvidia.com/gpu.shared", "u-1", "GPU-1::0"]);
         assert!(pods.of_slice("divvy.dev/slice=x", &other).is_empty());
