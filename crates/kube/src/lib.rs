@@ -3,7 +3,7 @@
 //! - [`devices`]: the node's devices as ResourceSlices.
 //! - [`publish`]: brings them to the API server, and reads back what it kept.
 //! - [`claim`], [`parameters`]: what a claim was allocated, and the terms that its author wrote.
-//! - [`node`]: prepares claims, each with its slice, and takes them back; [`book`]: the slices and their records.
+//! - [`node`]: prepares claims, each with its slice, and takes them back; [`kept`]: the slices and their records.
 //! - [`health`], [`pods`]: how devices are, and which pods have them.
 //! - [`server`]: the two sockets that the kubelet dials.
 //! - [`cluster`]: what is asked of the API server, behind a trait; [`live`] asks a real one.
@@ -18,7 +18,6 @@
 
 pub mod authority;
 pub mod bites;
-pub mod book;
 pub mod claim;
 pub mod cluster;
 pub mod device_plugin;
@@ -28,6 +27,7 @@ pub mod extender;
 mod grpc;
 pub mod health;
 pub mod https;
+pub mod kept;
 pub mod live;
 pub mod migrate;
 pub mod names;

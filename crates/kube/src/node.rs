@@ -1,6 +1,6 @@
 //! Prepares claims on this node: a slice at the agent and a CDI device for each request, and takes them back.
 //!
-//! At all times the agent has the slices of the claims that are prepared, and no others of ours: see [`crate::book`]. What a
+//! At all times the agent has the slices of the claims that are prepared, and no others of ours: see [`crate::kept`]. What a
 //! call or this process left half done is ended by the next. The API server is asked before the turn is taken, so that one
 //! which does not answer holds up the claim that needs it, and no other.
 
@@ -13,10 +13,10 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use self::calls::Calls;
 pub use self::calls::Ticket;
 use self::plan::{allocations, no_double_booking, planned};
-use crate::book::{Book, Host, WORD};
 use crate::claim::{base, refused, requests};
 use crate::cluster::{Cluster, Refusal};
 use crate::devices::{Form, find};
+use crate::kept::{Host, Kept, WORD};
 use crate::state::{Record, State, is_uid};
 
 mod calls;
@@ -58,7 +58,7 @@ pub struct Node {
     most_cores: u64,
     calls: Calls,
     /// One change at a time: two claims must not both find a device free.
-    book: Mutex<Book>,
+    kept: Mutex<Kept>,
     /// Claims that the API server did not know at the last looks, with their number.
     forgotten: Mutex<BTreeMap<String, u32>>,
 }
@@ -77,10 +77,10 @@ impl Node {
         state: State,
         most_cores: u64,
     ) -> Result<Self, Fault> {
-        let book = Book { host, state };
-        for record in book.state.all()? {
+        let kept = Kept { host, state };
+        for record in kept.state.all()? {
             if !record.prepared {
-                let _next_call = book.take_back(&record);
+                let _next_call = kept.take_back(&record);
             }
         }
         Ok(Self {
@@ -88,7 +88,7 @@ impl Node {
             cluster,
             most_cores,
             calls: Calls::default(),
-            book: Mutex::new(book),
+            kept: Mutex::new(kept),
             forgotten: Mutex::default(),
         })
     }
@@ -105,8 +105,8 @@ impl Node {
         &*self.cluster
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The devices that the agent has.
@@ -114,7 +114,7 @@ impl Node {
     /// # Errors
     /// As [`Host::devices`].
     pub fn devices(&self) -> Result<Vec<DeviceRecord>, Fault> {
-        self.book().host.devices()
+        self.kept().host.devices()
     }
 
     /// The slices of all users.
@@ -122,7 +122,7 @@ impl Node {
     /// # Errors
     /// As [`Host::slices`].
     pub fn slices(&self) -> Result<Vec<SliceRecord>, Fault> {
-        self.book().host.slices()
+        self.kept().host.slices()
     }
 
     /// The claims that are prepared.
@@ -130,7 +130,7 @@ impl Node {
     /// # Errors
     /// [`Code::Claim`] where the records cannot be read.
     pub fn claims(&self) -> Result<Vec<Record>, Fault> {
-        self.book().state.all()
+        self.kept().state.all()
     }
 
     /// The UIDs of claims whose records are damaged and were set aside. They are not prepared again before they were taken back.
@@ -138,10 +138,10 @@ impl Node {
     /// # Errors
     /// [`Code::Claim`] where the folder cannot be read.
     pub fn set_aside(&self) -> Result<Vec<String>, Fault> {
-        self.book().state.set_aside()
+        self.kept().state.set_aside()
     }
 
-    /// A call to prepare this claim has arrived. Whoever takes the claim back later ends the call too.
+    /// A call to prepare this claim has arrived. Taking the claim back later ends the call too.
     #[must_use]
     pub fn arrive(&self, claim: &Named) -> Ticket {
         self.calls.arrive(&claim.uid)
@@ -166,35 +166,35 @@ impl Node {
     /// As [`Self::prepare`].
     pub fn prepare_for(&self, claim: &Named, ticket: &Ticket) -> Result<Vec<Device>, Fault> {
         check(claim)?;
-        if let Some(devices) = self.again(&self.book(), claim, ticket)? {
+        if let Some(devices) = self.again(&self.kept(), claim, ticket)? {
             return Ok(devices);
         }
         let found = self.look_up(claim)?;
-        let book = self.book();
+        let kept = self.kept();
         // Another call may have prepared it meanwhile.
-        if let Some(devices) = self.again(&book, claim, ticket)? {
+        if let Some(devices) = self.again(&kept, claim, ticket)? {
             return Ok(devices);
         }
-        if let Some(half) = book.state.read(&claim.uid)? {
-            book.take_back(&half)?;
+        if let Some(half) = kept.state.read(&claim.uid)? {
+            kept.take_back(&half)?;
         }
-        let mut record = self.planned(&book, claim, &found)?;
-        if let Err(fault) = book.make(&mut record, &words(claim)) {
+        let mut record = self.planned(&kept, claim, &found)?;
+        if let Err(fault) = kept.make(&mut record, &words(claim)) {
             // Where this fails too the record stays, and the next call ends what is left.
-            let _next_call = book.take_back(&record);
+            let _next_call = kept.take_back(&record);
             return Err(fault);
         }
         Ok(devices(&record))
     }
 
     /// The devices of a claim that is prepared, whose slices are made again where they are missing.
-    fn again(&self, book: &Book, claim: &Named, ticket: &Ticket) -> Result<Option<Vec<Device>>, Fault> {
+    fn again(&self, kept: &Kept, claim: &Named, ticket: &Ticket) -> Result<Option<Vec<Device>>, Fault> {
         ticket.check()?;
-        let Some(mut record) = book.state.read(&claim.uid)?.filter(|record| record.prepared) else {
+        let Some(mut record) = kept.state.read(&claim.uid)?.filter(|record| record.prepared) else {
             return Ok(None);
         };
         self.is_known(&claim.uid);
-        book.make(&mut record, &words(claim))?;
+        kept.make(&mut record, &words(claim))?;
         Ok(Some(devices(&record)))
     }
 
@@ -205,11 +205,11 @@ impl Node {
     pub fn unprepare(&self, claim: &Named) -> Result<(), Fault> {
         check(claim)?;
         self.overtake(claim);
-        let book = self.book();
-        match book.state.read(&claim.uid) {
-            Ok(Some(record)) => book.take_back(&record),
+        let kept = self.kept();
+        match kept.state.read(&claim.uid) {
+            Ok(Some(record)) => kept.take_back(&record),
             Ok(None) => Ok(()),
-            Err(_) => book.take_back_damaged(&claim.uid),
+            Err(_) => kept.take_back_damaged(&claim.uid),
         }
     }
 
@@ -231,24 +231,24 @@ impl Node {
     }
 
     /// A record of what the claim was allocated, which fits beside the others'.
-    fn planned(&self, book: &Book, claim: &Named, found: &ResourceClaim) -> Result<Record, Fault> {
+    fn planned(&self, kept: &Kept, claim: &Named, found: &ResourceClaim) -> Result<Record, Fault> {
         let requests = requests(found, &claim.uid, &self.name)?;
-        let all = book.host.devices()?;
+        let all = kept.host.devices()?;
         let prepared = requests
             .iter()
             .map(|request| planned(claim, request, &all))
             .collect::<Result<Vec<_>, _>>()?;
         let record = Record::new(&claim.uid, &claim.namespace, &claim.name, prepared);
-        let others = book.state.all()?;
+        let others = kept.state.all()?;
         no_double_booking(&record, &others, &all, self.most_cores)?;
-        whole_are_free(book, &record, &others, &all)?;
+        whole_are_free(kept, &record, &others, &all)?;
         Ok(record)
     }
 }
 
 /// Refuses a whole device on which there are slices that are not this driver's, of any user.
 fn whole_are_free(
-    book: &Book,
+    kept: &Kept,
     record: &Record,
     others: &[Record],
     all: &[DeviceRecord],
@@ -261,12 +261,12 @@ fn whole_are_free(
     if whole.is_empty() {
         return Ok(());
     }
-    let uid = book.host.uid();
+    let uid = kept.host.uid();
     let ours = |slice: &SliceRecord| {
         let all = others.iter().chain([record]).flat_map(|record| &record.requests);
         slice.uid == uid && all.map(|request| &request.slice).any(|name| *name == slice.name)
     };
-    let slices = book.host.slices()?;
+    let slices = kept.host.slices()?;
     let in_use = slices.iter().find(|slice| {
         !ours(slice)
             && slice

@@ -120,7 +120,7 @@ impl Parameters {
         }
     }
 
-    /// A claim's terms on those of its class. The class is the administrator's; the claim is written by whoever may make pods. So
+    /// A claim's terms on those of its class. The class is the administrator's; the claim is written by any user that may make pods. So
     /// a claim may ask for stricter limits and for less, and never for more than its class says.
     ///
     /// # Errors

@@ -98,7 +98,7 @@ impl Pods {
     pub fn of_slice(&self, cdi: &str, command: &[String]) -> Vec<PodContainer> {
         let mut found: BTreeSet<&PodContainer> = self.by_cdi.get(cdi).into_iter().flatten().collect();
         if let [word, resource, _, ids @ ..] = command
-            && word == crate::book::WORD
+            && word == crate::kept::WORD
         {
             let of = |id: &String| self.by_id.get(&(resource.clone(), id.clone()));
             found.extend(ids.iter().filter_map(of));

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 use super::config::Way;
 use super::resources::{Part, Resource};
-use crate::book::{Book, Host, WORD};
 use crate::claim::Allocated;
+use crate::kept::{Host, Kept, WORD};
 use crate::pods::Pods;
 use crate::state::{Prepared, Record, State, digest};
 
@@ -24,7 +24,7 @@ const LOOKS: u32 = 2;
 
 /// The allocations of a node.
 pub struct Allocator {
-    book: Mutex<Book>,
+    kept: Mutex<Kept>,
     resources: watch::Sender<Vec<Resource>>,
     /// Allocations that no pod had at the last looks, with their number.
     unseen: Mutex<BTreeMap<String, u32>>,
@@ -36,21 +36,21 @@ impl Allocator {
     /// # Errors
     /// [`Code::Claim`] where the records cannot be read.
     pub fn open(host: Box<dyn Host>, state: State) -> Result<Self, Fault> {
-        let book = Book { host, state };
-        for record in book.state.all()? {
+        let kept = Kept { host, state };
+        for record in kept.state.all()? {
             if !record.prepared {
-                let _later = book.take_back(&record);
+                let _later = kept.take_back(&record);
             }
         }
         Ok(Self {
-            book: Mutex::new(book),
+            kept: Mutex::new(kept),
             resources: watch::Sender::new(Vec::new()),
             unseen: Mutex::default(),
         })
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The host.
@@ -58,7 +58,7 @@ impl Allocator {
     /// # Errors
     /// As [`Host::devices`].
     pub fn devices(&self) -> Result<Vec<divvy_model::DeviceRecord>, Fault> {
-        self.book().host.devices()
+        self.kept().host.devices()
     }
 
     /// The slices of all users.
@@ -66,7 +66,7 @@ impl Allocator {
     /// # Errors
     /// As [`Host::slices`].
     pub fn slices(&self) -> Result<Vec<SliceRecord>, Fault> {
-        self.book().host.slices()
+        self.kept().host.slices()
     }
 
     /// The resources, as they are now and whenever they change.
@@ -87,16 +87,16 @@ impl Allocator {
     /// Makes the slices again that are missing: a host that starts again has none, and its kubelet starts the containers with
     /// the CDI devices that it noted. What failed.
     pub fn restore(&self) -> Vec<Fault> {
-        let book = self.book();
-        let records = match book.state.all() {
+        let kept = self.kept();
+        let records = match kept.state.all() {
             Ok(records) => records,
             Err(fault) => return vec![fault],
         };
         let again = |mut record: Record| {
             let words = words(&record);
             match record.prepared {
-                true => book.make(&mut record, &words).err(),
-                false => book.take_back(&record).err(),
+                true => kept.make(&mut record, &words).err(),
+                false => kept.take_back(&record).err(),
             }
         };
         records.into_iter().filter_map(again).collect()
@@ -112,13 +112,13 @@ impl Allocator {
         let found =
             found.ok_or_else(|| refused(&format!("there is no resource `{resource}` on this node")))?;
         let parts = parts(found, ids)?;
-        let book = self.book();
+        let kept = self.kept();
         // What the kubelet gives out is free: its last pod has ended.
-        take_back(&book, resource, ids)?;
+        take_back(&kept, resource, ids)?;
         let mut record = planned(found, &parts);
         let words = words(&record);
-        if let Err(fault) = book.make(&mut record, &words) {
-            let _later = book.take_back(&record);
+        if let Err(fault) = kept.make(&mut record, &words) {
+            let _later = kept.take_back(&record);
             return Err(fault);
         }
         self.seen(&record.uid);
@@ -134,15 +134,15 @@ impl Allocator {
     /// # Errors
     /// What keeps it from being ended: [`Self::sweep`] does it later.
     pub fn give_back(&self, resource: &str, ids: &[String]) -> Result<(), Fault> {
-        take_back(&self.book(), resource, ids)
+        take_back(&self.kept(), resource, ids)
     }
 
     /// Ends allocations that no pod has at two looks. An empty list is not believed: a kubelet that has just started knows no
     /// pods yet. The allocations that were ended, and what failed.
     pub fn sweep(&self, pods: &Pods) -> (Vec<String>, Vec<Fault>) {
         let (mut done, mut failed) = (Vec::new(), Vec::new());
-        let book = self.book();
-        let records = match book.state.all() {
+        let kept = self.kept();
+        let records = match kept.state.all() {
             Ok(records) => records,
             Err(fault) => return (done, vec![fault]),
         };
@@ -154,7 +154,7 @@ impl Allocator {
                 }
                 continue;
             }
-            match book.take_back(&record) {
+            match kept.take_back(&record) {
                 Ok(()) => {
                     self.seen(&record.uid);
                     done.extend(record.requests.into_iter().map(|request| request.slice));
@@ -179,14 +179,14 @@ impl Allocator {
 }
 
 /// Ends whatever was made for any of these ids.
-fn take_back(book: &Book, resource: &str, ids: &[String]) -> Result<(), Fault> {
-    for record in book.state.all()? {
+fn take_back(kept: &Kept, resource: &str, ids: &[String]) -> Result<(), Fault> {
+    for record in kept.state.all()? {
         let had = allocated(&record);
         if ids
             .iter()
             .any(|id| had.contains(&(resource.to_owned(), id.clone())))
         {
-            book.take_back(&record)?;
+            kept.take_back(&record)?;
         }
     }
     Ok(())

@@ -34,17 +34,17 @@ impl Node {
             if record.prepared && (is_listed || !self.is_forgotten(&claim)) {
                 continue;
             }
-            let book = self.book();
+            let kept = self.kept();
             // A call may have come between.
             let is_meant = match record.prepared {
                 true => self.looks(&record.uid) >= LOOKS,
                 false => true,
             };
-            let now = book.state.read(&record.uid).ok().flatten();
+            let now = kept.state.read(&record.uid).ok().flatten();
             if !is_meant || now.as_ref() != Some(&record) {
                 continue;
             }
-            match book.take_back(&record) {
+            match kept.take_back(&record) {
                 Ok(()) => {
                     self.is_known(&claim.uid);
                     done.push(claim);

@@ -412,16 +412,16 @@ fn what_a_killed_driver_left_half_done_is_ended_by_the_next() {
     bench.fail(None);
     let found = bench.node().look_up(&claim).expect("found");
     let planned = {
-        let book = bench.node().book();
-        let planned = bench.node().planned(&book, &claim, &found).expect("planned");
-        book.state.write(&planned).expect("written");
+        let kept = bench.node().kept();
+        let planned = bench.node().planned(&kept, &claim, &found).expect("planned");
+        kept.state.write(&planned).expect("written");
         planned
     };
     fail_too.make(&planned.requests[0].ask, &[]).expect("made");
     bench.restart();
     bench.check(0);
     // The same with an agent that is away while the driver starts: the next call does it.
-    bench.node().book().state.write(&planned).expect("written");
+    bench.node().kept().state.write(&planned).expect("written");
     fail_too.make(&planned.requests[0].ask, &[]).expect("made");
     bench.fail(Some(Step::Slices));
     bench.restart();
@@ -430,7 +430,7 @@ fn what_a_killed_driver_left_half_done_is_ended_by_the_next() {
     bench.node().prepare(&claim).expect("prepared");
     bench.check(1);
     // Records that were lost: the slice is found by its name, and is as asked for.
-    bench.node().book().state.remove("u-1").expect("removed");
+    bench.node().kept().state.remove("u-1").expect("removed");
     let made = bench.stand_in.world().made;
     bench.node().prepare(&claim).expect("prepared");
     assert_eq!(bench.stand_in.world().made, made);
@@ -471,7 +471,7 @@ fn what_is_given_out_twice_is_refused() {
             .contains("c-u-8")
     );
     bench.node().unprepare(&whole_one).expect("taken back");
-    // Nor is a device whole that has a slice from outside Kubernetes, whoever's it is.
+    // Nor is a device whole that has a slice from outside Kubernetes, of any user.
     let mut other = bench.stand_in.world().slices[0].clone();
     (other.id, other.name, other.uid) = ("x".into(), "alice".into(), 1000);
     other.shares.first.device_uuid = device(1).uuid;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use divvy_agent::api::CreateSlice;
 use divvy_container::cdi;
-use divvy_kube::book::Host;
+use divvy_kube::kept::Host;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord, SliceRequest};
 
 use crate::context::Context;

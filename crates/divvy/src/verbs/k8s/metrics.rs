@@ -67,7 +67,7 @@ fn text(items: &[PodSlice]) -> String {
             ];
             let labels: Vec<String> = labels
                 .iter()
-                .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+                .map(|(name, value)| format!("{name}=\"{}\"", quoted(value)))
                 .collect();
             let _written = writeln!(text, "{name}{{{}}} {}", labels.join(","), figure(item));
         }
@@ -76,7 +76,7 @@ fn text(items: &[PodSlice]) -> String {
 }
 
 /// A label's value: names are a user's to choose.
-fn escaped(value: &str) -> String {
+fn quoted(value: &str) -> String {
     value
         .replace('\\', "\\\\")
         .replace('"', "\\\"")

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use divvy_kube::book::WORD;
+use divvy_kube::kept::WORD;
 use divvy_kube::pods::{PodContainer, Pods};
 use divvy_kube::server::Folders;
 use divvy_model::{Bytes, Code, Fault, SliceRecord};

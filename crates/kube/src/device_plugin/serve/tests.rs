@@ -14,10 +14,10 @@ use tokio_stream::wrappers::UnixListenerStream;
 use super::super::config::Config;
 use super::super::resources::resources;
 use super::*;
-use crate::book::Host;
 use crate::devices::tests::{device, ill};
 use crate::grpc::deviceplugin::device_plugin_client::DevicePluginClient;
 use crate::grpc::deviceplugin::registration_server::{Registration, RegistrationServer};
+use crate::kept::Host;
 use crate::pods::Pods;
 use crate::state::State;
 

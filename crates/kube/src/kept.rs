@@ -35,12 +35,12 @@ pub trait Host: Send + Sync {
 }
 
 /// The records of one kind of plugin, and the slices that were made for them.
-pub(crate) struct Book {
+pub(crate) struct Kept {
     pub host: Box<dyn Host>,
     pub state: State,
 }
 
-impl Book {
+impl Kept {
     /// The slices of this process's user.
     pub fn own_slices(&self) -> Result<Vec<SliceRecord>, Fault> {
         let uid = self.host.uid();
