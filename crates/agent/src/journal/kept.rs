@@ -11,10 +11,10 @@ use crate::api::events::EventRecord;
 use crate::start::rundir::RunDir;
 
 const FILE: &str = "events.jsonl";
-/// The file is written anew with what is remembered when it has grown by so many bytes since.
+/// The file is written again, with what is remembered, when it has grown by so many bytes since.
 const GROWTH: u64 = 1 << 20;
 
-/// An event with whom it is about.
+/// An event with the user whose it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     /// The slice's user, for an event about a slice.

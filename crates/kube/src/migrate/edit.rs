@@ -156,7 +156,7 @@ fn member(lines: &[String], span: Span, key: &str) -> Option<Span> {
         match indent_of(&lines[end]) {
             // A list may stand at its key's own column.
             Some(indent) if indent == span.indent && lines[end].trim_start().starts_with("- ") => {
-                last = end + 1
+                last = end + 1;
             }
             Some(indent) if indent <= span.indent => break,
             Some(_) => last = end + 1,

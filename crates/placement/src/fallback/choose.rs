@@ -96,7 +96,7 @@ fn fits(gpu: &Gpu, used: Used, ask: &Ask) -> bool {
 }
 
 /// Puts the devices to take first.
-fn order(fit: &mut Vec<usize>, gpus: &[Gpu], used: &[Used], prefer: Prefer, wanted: usize) {
+fn order(fit: &mut [usize], gpus: &[Gpu], used: &[Used], prefer: Prefer, wanted: usize) {
     let full = |gpu: &usize| used[*gpu].memory_mib.saturating_mul(1000) / gpus[*gpu].memory_mib.max(1);
     match prefer {
         Prefer::Binpack => fit.sort_by_key(|gpu| (Reverse(full(gpu)), *gpu)),
