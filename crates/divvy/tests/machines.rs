@@ -114,6 +114,12 @@ fn mps_and_virtual_gpus_say_what_is_not_there() {
     let root = host.folder().to_str().expect("a path").to_owned();
     let list = host.json(&["vgpu", "list", "--sysroot", &root]);
     assert_eq!(list["items"], serde_json::Value::Array(Vec::new()));
+    let output = host.finish(&["vgpu", "list", "--sysroot", &root]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("no device here offers"),
+        "{said}"
+    );
     let (status, said) = host.refused(&["vgpu", "free", "0000:01:00.0", "--sysroot", &root]);
     assert!(status == 1 && said.contains("no virtual GPU"), "{said}");
 }

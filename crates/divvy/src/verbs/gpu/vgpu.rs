@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::output;
+use crate::report::remark;
 
 /// Flags of `divvy gpu vgpu`.
 #[derive(Debug, clap::Args)]
@@ -85,6 +86,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
                     .holder
                     .map_or_else(|| "free".into(), |pid| format!("held by process {pid}"));
                 text.push_str(&format!("{} is a {}, {holder}\n", vgpu.id, vgpu.kind));
+            }
+            if text.is_empty() {
+                remark("no device here offers virtual GPUs, and there is none");
             }
             output::print(&text)?;
         }
