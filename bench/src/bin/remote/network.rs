@@ -32,7 +32,7 @@ impl Host for Here {
     fn open(
         &self,
         _: &str,
-        _: &Allowance,
+        _: &(dyn Fn() -> Result<Allowance, Fault> + Sync),
         _: &Wanted,
         _: &(dyn Fn() -> bool + Sync),
     ) -> Result<Box<dyn Slot>, Fault> {
