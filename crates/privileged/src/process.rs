@@ -1,5 +1,6 @@
 //! Processes: pinned by a descriptor, compared with what the request says of them, then signalled or looked at.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,8 +60,39 @@ fn user(pid: u32, which: usize) -> io::Result<u32> {
 /// # Errors
 /// `NotFound` where there is no process; what the kernel refuses.
 pub fn mount_namespace(pid: u32) -> io::Result<u64> {
-    let namespace = fs::metadata(format!("/proc/{pid}/ns/mnt"));
-    namespace.map(|namespace| namespace.ino()).map_err(gone)
+    let of = |process: &str| {
+        let namespace = fs::metadata(format!("/proc/{process}/ns/mnt"));
+        namespace.map(|namespace| namespace.ino()).map_err(gone)
+    };
+    match of(&pid.to_string()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => of(&telling_thread(pid)),
+        namespace => namespace,
+    }
+}
+
+/// The folder of /proc that tells of a process's memory, files and namespaces, as `PID` or `PID/task/THREAD`: a main thread
+/// that has exited has none of them any more, and the other threads have.
+fn telling_thread(pid: u32) -> String {
+    let whole = pid.to_string();
+    let has_exited = |folder: &str| {
+        let stat = fs::read(format!("/proc/{folder}/stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat).into_owned();
+        let state = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.trim_start().chars().next());
+        matches!(state, None | Some('Z' | 'X'))
+    };
+    if !has_exited(&whole) {
+        return whole;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut threads = threads.filter_map(|entry| entry.file_name().into_string().ok());
+    let living =
+        threads.find_map(|thread| Some(format!("{pid}/task/{thread}")).filter(|one| !has_exited(one)));
+    living.unwrap_or(whole)
 }
 
 fn stat(pid: u32) -> io::Result<String> {
@@ -75,9 +107,9 @@ fn field(stat: &str, number: usize) -> io::Result<u64> {
     field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn read(pid: u32, name: &str) -> io::Result<Vec<u8>> {
+fn read(process: impl Display, name: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = fs::File::open(format!("/proc/{pid}/{name}")).map_err(gone)?;
+    let file = fs::File::open(format!("/proc/{process}/{name}")).map_err(gone)?;
     file.take(LONGEST).read_to_end(&mut bytes).map_err(gone)?;
     Ok(bytes)
 }
@@ -215,7 +247,7 @@ fn is_roots_alone(pid: u32) -> bool {
 /// has it. Of a process that root alone made the environment is root's too.
 fn is_told_of(pid: u32, rules: &Rules) -> bool {
     use std::os::unix::ffi::OsStrExt;
-    let environment = read(pid, "environ").unwrap_or_default();
+    let environment = read(telling_thread(pid), "environ").unwrap_or_default();
     let run = rules.run.as_os_str().as_bytes();
     environment.split(|byte| *byte == 0).any(|variable| {
         let slice = variable.strip_prefix(b"DIVVY_SLICE=");
@@ -231,7 +263,7 @@ fn is_told_of(pid: u32, rules: &Rules) -> bool {
 /// Whether a process of this mount namespace sees a slice mounted. The text is searched, no path in it is followed.
 fn has_slice(pid: u32, namespace: u64) -> bool {
     let sees = |pid: u32| {
-        let mounts = read(pid, "mountinfo").unwrap_or_default();
+        let mounts = read(telling_thread(pid), "mountinfo").unwrap_or_default();
         mounts.windows(SLICE.len()).any(|window| window == SLICE)
     };
     sees(pid)
@@ -317,7 +349,7 @@ pub(crate) fn open(process: &Process, view: View, rules: &Rules) -> Result<Owned
         View::Maps => "maps",
         View::Environment => "environ",
     };
-    let path = format!("/proc/{}/{name}", process.pid);
+    let path = format!("/proc/{}/{name}", telling_thread(process.pid));
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open_file(path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
     // Its number may have passed to another before it was opened.
@@ -337,7 +369,12 @@ pub(crate) fn has_open(
     rules: &Rules,
 ) -> Result<Answer, Answer> {
     let _pinned = pin(process, rules)?;
-    let folders = ["fd", "map_files"].map(|name| PathBuf::from(format!("/proc/{}/{name}", process.pid)));
+    // A thread has no folder of mapped files of its own; that of a main thread which has exited is empty.
+    let folders = [
+        format!("/proc/{}/fd", telling_thread(process.pid)),
+        format!("/proc/{}/map_files", process.pid),
+    ]
+    .map(PathBuf::from);
     let mut looked = 0;
     for folder in folders {
         let entries = match fs::read_dir(folder) {

@@ -2,7 +2,9 @@
 //! pinned when they attached, and processes of containers that have its box mounted. The processes in its ledger count
 //! for nothing here, because a tenant writes that.
 
-use std::collections::HashMap;
+use std::cell::LazyCell;
+use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use crate::start::rundir::RunDir;
 use crate::state::Shared;
 use crate::system::in_slice::in_slice;
 use crate::system::privilege;
-use crate::system::procs;
+use crate::system::procs::{self, Table};
 use crate::system::watched::Watched;
 
 /// The largest age of the page server's answer for lists and audits. A decision asks again.
@@ -186,18 +188,21 @@ pub(crate) struct Members {
 impl Members {
     /// The numbers of a slice's processes, parents first: for figures and lists.
     pub fn of(&self, slice: &SliceRecord) -> Vec<u32> {
+        self.of_in(slice, &LazyCell::new(Table::read))
+    }
+
+    /// The same by a table of all processes that was read before.
+    pub fn of_in(&self, slice: &SliceRecord, table: &impl Deref<Target = Table>) -> Vec<u32> {
         self.roster.ask(&self.run, slice, FRESH);
         let mut pids: Vec<u32> = Vec::new();
         for root in roots(slice) {
             // The agent may be a child of the very `divvy run` that started it, and the page servers are the agent's
             // children.
-            pids.extend(procs::tree(root.pid(), std::process::id()).split_off(1));
+            pids.extend(table.tree(root.pid(), std::process::id()).split_off(1));
         }
-        for pid in self.roster.pids(&slice.id) {
-            if !pids.contains(&pid) {
-                pids.push(pid);
-            }
-        }
+        let known: HashSet<u32> = pids.iter().copied().collect();
+        let attached = self.roster.pids(&slice.id).into_iter();
+        pids.extend(attached.filter(|pid| !known.contains(pid)));
         pids
     }
 

@@ -21,6 +21,7 @@ pub(crate) const CONTROL: &str = "control.sock";
 const PRIVATE: u32 = 0o600;
 const QUEUE: &str = "queue.json";
 const FROZEN: &str = "frozen.json";
+const LIMITS: &str = "limits.json";
 
 /// The file name of a record in the folder of slices.
 fn record_name(id: &str) -> String {
@@ -89,6 +90,22 @@ pub fn stored_frozen<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
         tracing::error!(%error, "the list of stopped processes is not understood");
         Vec::new()
     })
+}
+
+/// Writes down the largest limits that supervised slices had.
+///
+/// # Errors
+/// [`Code::RunDir`].
+pub fn store_limits<T: Serialize>(run: &RunDir, limits: &[T]) -> Result<(), Fault> {
+    write(run.folder(), LIMITS, limits)
+}
+
+/// The largest limits that supervised slices had under the last agent; none where that wrote none, or they are not
+/// understood.
+#[must_use]
+pub fn stored_limits<T: DeserializeOwned>(run: &RunDir) -> Vec<T> {
+    let bytes = run.folder().and_then(|folder| folder.read(LIMITS));
+    serde_json::from_slice(&bytes.unwrap_or_default()).unwrap_or_default()
 }
 
 /// The stored records. An unreadable one is logged and left where it is.

@@ -10,7 +10,7 @@ use super::sight::OfSlice;
 use super::turn::Turn;
 use crate::api::events::EventKind;
 use crate::decide::supervise::ProcessId;
-use crate::decide::supervise::memory::{Held, Target};
+use crate::decide::supervise::memory::{GOING, Held, Target};
 use crate::leasing::monotonic;
 use crate::system::procs;
 
@@ -33,18 +33,14 @@ impl Turn<'_> {
                 let mut ended: HashSet<ProcessId> = HashSet::new();
                 for _ in 0..ROUNDS {
                     let mut all = self.register.members(self.record, self.slices);
-                    all.extend(
-                        using
-                            .iter()
-                            .filter(|id| !all.contains(id))
-                            .copied()
-                            .collect::<Vec<_>>(),
-                    );
+                    let known: HashSet<ProcessId> = all.iter().copied().collect();
+                    all.extend(using.iter().filter(|id| !known.contains(id)));
                     all.retain(|id| ended.insert(*id) && procs::start_ticks(id.pid) == Some(id.start_ticks));
                     if all.is_empty() {
                         break;
                     }
                     self.end_these(all, &why);
+                    self.slices.renew();
                 }
                 self.freezer.release(&self.record.id);
             }
@@ -53,8 +49,17 @@ impl Turn<'_> {
 
     /// Ends these processes. The event comes first: a `divvy run` that waits for one of them asks as soon as that ends.
     pub fn end_these(&mut self, ids: Vec<ProcessId>, why: &str) {
+        let known: HashSet<ProcessId> = ids
+            .iter()
+            .filter(|id| self.account.memory.is_ending(**id))
+            .copied()
+            .collect();
         self.account.memory.note_end(ids.iter().copied(), monotonic());
         for id in ids {
+            // It was told of, and is signalled at each look.
+            if known.contains(&id) {
+                continue;
+            }
             // One that has become another user's is told of as one that does not end.
             let may = self
                 .register
@@ -71,6 +76,34 @@ impl Turn<'_> {
                 .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
             if ended {
                 self.supervisor.ended.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Ends what was to be ended and is there still, and what holds it: a tracer keeps a killed process before its end for
+    /// as long as it likes, with all its memory. Only a tracer of this slice is ended.
+    pub fn end_again(&mut self) {
+        for (id, since) in self.account.memory.ending() {
+            let _sent = self
+                .register
+                .get(id)
+                .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
+            if self.at.saturating_sub(since) <= GOING || procs::is_leaving(id.pid) {
+                continue;
+            }
+            let mut found: Vec<ProcessId> = Vec::new();
+            for tracer in procs::tracers(id.pid) {
+                let tracer = self.register.find(tracer, self.slices);
+                let is_ours = |tracer: &ProcessId| {
+                    let vouched = self.register.get(*tracer);
+                    vouched.is_some_and(|vouched| vouched.slice == self.record.id)
+                        && !self.account.memory.is_ending(*tracer)
+                };
+                found.extend(tracer.filter(is_ours));
+            }
+            if !found.is_empty() {
+                let why = format!("is ended: it traces process {}, which was to be ended", id.pid);
+                self.end_these(found, &why);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Slices whose processes are stopped. What is stopped is written down first, so that the [`super::watchdog`], or the next
 //! agent, lets it go on where this one dies. A process that its user has stopped is not among them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rustix::process::Signal;
 
-use super::register::{Register, Slices};
+use super::register::Register;
+use super::slices::Slices;
 use super::stopped::Stopped;
 use super::watchdog::Watchdog;
 use crate::decide::supervise::ProcessId;
@@ -61,17 +62,15 @@ impl Freezer {
         self.watchdog.keep_up(&self.run);
         self.stopped.entry(slice.id.clone()).or_default();
         // A signal takes effect a moment later.
-        let mut signalled: Vec<ProcessId> = Vec::new();
-        for _ in 0..ROUNDS {
+        let mut signalled: HashSet<ProcessId> = HashSet::new();
+        for round in 0..ROUNDS {
+            if round > 0 {
+                slices.renew();
+            }
             let mut found = register.members(slice, slices);
             // A `divvy run` that uses the device itself is a program like any other.
-            found.extend(
-                users
-                    .iter()
-                    .filter(|id| !found.contains(id))
-                    .copied()
-                    .collect::<Vec<_>>(),
-            );
+            let known: HashSet<ProcessId> = found.iter().copied().collect();
+            found.extend(users.iter().filter(|id| !known.contains(id)));
             let running: Vec<ProcessId> = found
                 .into_iter()
                 .filter(|id| !signalled.contains(id) && runs(*id))
@@ -81,20 +80,18 @@ impl Freezer {
             }
             let of_slice = self.stopped.entry(slice.id.clone()).or_default();
             let before = of_slice.len();
-            for id in &running {
+            let noted: HashSet<ProcessId> = of_slice.iter().map(Stopped::id).collect();
+            for id in running.iter().filter(|id| !noted.contains(id)) {
                 let Some(vouched) = register.get(*id) else {
                     continue;
                 };
                 let (uid, in_container) = vouched.owner();
-                let stopped = Stopped {
+                of_slice.push(Stopped {
                     pid: id.pid,
                     start_ticks: id.start_ticks,
                     uid,
                     in_container,
-                };
-                if !of_slice.contains(&stopped) {
-                    of_slice.push(stopped);
-                }
+                });
             }
             if of_slice.len() > before && !self.store() {
                 // What is not written down might stay stopped for ever.
@@ -106,7 +103,7 @@ impl Freezer {
                 let is_sent = register
                     .get(id)
                     .is_some_and(|vouched| vouched.signal(id, Signal::STOP));
-                signalled.push(id);
+                signalled.insert(id);
                 if !is_sent {
                     refused.push(id);
                 }
@@ -157,8 +154,8 @@ impl Freezer {
     }
 }
 
-/// Whether it is neither stopped, by us or by its user, nor ended.
+/// Whether it is neither stopped, by us or by its user, nor ended. One whose main thread a tracer holds runs in others.
 fn runs(id: ProcessId) -> bool {
     Stat::of(id.pid)
-        .is_ok_and(|stat| stat.start_ticks == id.start_ticks && !stat.has_ended() && !stat.is_stopped())
+        .is_ok_and(|stat| stat.start_ticks == id.start_ticks && !stat.has_ended() && stat.state != 'T')
 }

@@ -1,8 +1,8 @@
 //! The supervisor of slices of the `supervised` isolation level. Several times a second it compares what the devices'
 //! drivers say of each process with what its slice has, and acts. docs/adr/0042-supervised.md has the reasons.
 //!
-//! - [`turn`]: one slice on one device at one look; [`acts`]: what is done to it;
-//! - [`register`]: the processes that the kernel vouches for as a slice's;
+//! - [`account`]: what looks found of slices on devices; [`turn`]: one of them at one look; [`acts`]: what is done to it;
+//! - [`register`]: the processes that the kernel vouches for as a slice's; [`slices`]: what it says at one look;
 //! - [`freezer`]: the slices whose processes are stopped;
 //! - [`sight`]: the figures of one look;
 //! - [`stopped`]: how a stopped process goes on;
@@ -10,17 +10,19 @@
 //!
 //! What is done is decided in [`crate::decide::supervise`], without a clock or a system.
 
+mod account;
 mod acts;
 mod freezer;
 mod register;
 mod sight;
+mod slices;
 mod stopped;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod watchdog;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,6 +30,7 @@ use std::time::Duration;
 use divvy_host::Nvidia;
 use divvy_model::{Condition, DeviceRecord, Isolation, SliceRecord};
 
+use crate::api::events::EventKind;
 use crate::decide::supervise::dead::{Charged, Dead, Finding};
 use crate::journal::Journal;
 use crate::leasing::{Charge, Leasing, monotonic};
@@ -36,10 +39,12 @@ use crate::life::slice::Slice;
 use crate::start::rundir::{KeepCommand, RunDir};
 use crate::start::settings::Current;
 use crate::state::Shared;
+use account::{Account, Accounts, SILENT};
 use freezer::Freezer;
-use register::{Register, Slices};
+use register::Register;
 use sight::{OfSlice, Sight};
-use turn::{Account, Turn};
+use slices::Slices;
+use turn::Turn;
 use watchdog::Watchdog;
 pub(crate) use watchdog::{WATCHDOG, watch};
 
@@ -51,9 +56,11 @@ const ALERT: Duration = Duration::from_millis(100);
 const HUNT: Duration = Duration::from_millis(20);
 /// For how long looks stay that fast after a figure of a process that no look found alive, in nanoseconds.
 const HUNTED: u64 = 2_000_000_000;
-/// How often all processes of supervised slices are noted, in nanoseconds: one that ends its `divvy run` later is still
-/// known to be the slice's.
+/// How seldom all processes of supervised slices are noted at most, in nanoseconds: one that ends its `divvy run` later is
+/// still known to be the slice's. Each look does so where a walk over all processes is cheap.
 const NOTED: u64 = 1_000_000_000;
+/// A walk over all processes may cost one part in so many of a processor.
+const NOTED_PART: u32 = 20;
 
 /// The supervisor.
 pub(crate) struct Supervisor {
@@ -83,31 +90,72 @@ pub(crate) struct Supervisor {
 pub(crate) struct Known {
     register: Register,
     freezer: Option<Freezer>,
-    /// By slice and device.
-    accounts: HashMap<(String, String), Account>,
+    accounts: Accounts,
     /// The use by processes that have ended, by device.
     dead: HashMap<String, Dead>,
     /// Until then, looks come fast.
     hunts_until: u64,
-    noted_at: u64,
-    has_looked: bool,
+    /// From then on, all processes of supervised slices are noted again.
+    notes_at: u64,
     /// The supervised slices of the last look, and those before that have ended while processes of theirs live.
     records: Vec<SliceRecord>,
+}
+
+/// The figures of a device at one look.
+struct Seen<'a> {
+    device: &'a DeviceRecord,
+    /// None where the driver does not answer.
+    sight: Option<Sight>,
+    charges: Vec<Charge>,
+    /// When that was, in nanoseconds.
+    at: u64,
 }
 
 impl Supervisor {
     /// Looks once. Returns the pause until the next look.
     pub fn look(&self) -> Duration {
+        let before: Vec<SliceRecord> = {
+            let mut known = self.lock();
+            if self.ends.load(Relaxed) {
+                return CALM;
+            }
+            // What an earlier agent had stopped goes on at once, whether the driver answers or not.
+            self.freezer(&mut known);
+            known.records.clone()
+        };
+        let (records, devices) = self.slices(!before.is_empty());
+        let looked_at: BTreeSet<&str> = records
+            .iter()
+            .filter(|record| is_supervised(record))
+            .chain(&before)
+            .flat_map(|record| record.shares.iter())
+            .map(|share| share.device_uuid.as_str())
+            .collect();
+        let devices = devices.iter();
+        // A driver may take seconds to answer, and an agent that ends must not wait for it: nothing is locked meanwhile.
+        let seen: Vec<Seen<'_>> = devices
+            .filter(|device| looked_at.contains(device.uuid.as_str()))
+            .map(|device| Seen {
+                device,
+                sight: Sight::of(&self.nvidia, self.run.path(), device),
+                charges: self.leasing.charges(),
+                at: monotonic(),
+            })
+            .collect();
+        self.judge(&records, seen)
+    }
+
+    /// Compares the figures with what the slices have, and acts. Returns the pause until the next look.
+    fn judge(&self, records: &[SliceRecord], seen: Vec<Seen<'_>>) -> Duration {
         let mut known = self.lock();
-        let known = &mut *known;
         if self.ends.load(Relaxed) {
             return CALM;
         }
-        let is_adopted = !std::mem::replace(&mut known.has_looked, true);
-        let (records, devices) = self.slices(!known.records.is_empty());
-        let freezer = known
-            .freezer
-            .get_or_insert_with(|| Freezer::open(self.run.clone(), Watchdog::new(self.keep)));
+        self.freezer(&mut known);
+        let known = &mut *known;
+        let Some(freezer) = &mut known.freezer else {
+            return CALM;
+        };
         known.register.settle();
         // Processes that outlive their slice have a limit of nothing.
         let is_there = |record: &SliceRecord| records.iter().any(|other| other.id == record.id);
@@ -119,41 +167,49 @@ impl Supervisor {
             .chain(&ended)
             .collect();
         known.records = supervised.iter().map(|record| (*record).clone()).collect();
-        known.accounts.retain(|(slice, device), _| {
-            supervised
-                .iter()
-                .any(|record| record.id == *slice && record.shares.on(device).is_some())
-        });
+        let at = monotonic();
+        known.accounts.keep(&supervised, at, &self.run);
         // Nothing stays stopped for a slice that has ended or is no longer supervised.
         for id in freezer.ids() {
-            if !known.accounts.keys().any(|(slice, _)| *slice == id) {
+            if !known.accounts.all.keys().any(|(slice, _)| *slice == id) {
                 freezer.release(&id);
             }
         }
         if supervised.is_empty() {
             known.register = Register::default();
             known.dead.clear();
-            self.show_frozen(freezer, &known.accounts);
+            self.show_frozen(freezer, &known.accounts.all);
             return CALM;
         }
-        let at = monotonic();
-        let slices = Slices::of(&records, &self.members);
-        if at.saturating_sub(known.noted_at) >= NOTED {
-            known.noted_at = at;
-            for record in supervised.iter().filter(|record| is_there(record)) {
+        let slices = Slices::of(records, &self.members);
+        if at >= known.notes_at {
+            for record in &supervised {
                 let _noted = known.register.members(record, &slices);
             }
+            let pause = u64::try_from((slices.took() * NOTED_PART).as_nanos());
+            known.notes_at = at.saturating_add(pause.unwrap_or(NOTED).min(NOTED));
         }
-        let charges = self.leasing.charges();
-        let mut pause = CALM;
-        for device in &devices {
+        let mut pause = if ended.is_empty() { CALM } else { ALERT };
+        for Seen {
+            device,
+            sight,
+            charges,
+            at,
+        } in seen
+        {
             let on_it = |record: &&&SliceRecord| record.shares.on(&device.uuid).is_some();
             let on_it: Vec<&SliceRecord> = supervised.iter().filter(on_it).copied().collect();
             if on_it.is_empty() {
                 continue;
             }
-            // The driver does not answer: the last look's result stands, and what is frozen stays so.
-            let Some(sight) = Sight::of(&self.nvidia, self.run.path(), device) else {
+            // The driver does not answer: the last look's result stands for a while, and what is frozen stays so.
+            let Some(sight) = sight else {
+                for record in on_it {
+                    let of = (record.id.clone(), device.uuid.clone());
+                    if let Some(account) = known.accounts.all.get_mut(&of) {
+                        account.memory.miss();
+                    }
+                }
                 continue;
             };
             let sight = sight.sorted(|pid| known.register.whose(pid, &slices));
@@ -164,16 +220,17 @@ impl Supervisor {
                     let on_it = charges.iter().filter(|charge| charge.device_uuid == device.uuid);
                     let on_it: Vec<Charged> = on_it.map(Charged::from).collect();
                     let of_device = known.dead.entry(device.uuid.clone()).or_default();
-                    of_device.look(monotonic(), *dead, living, &on_it)
+                    of_device.look(at, *dead, living, &on_it)
                 });
             if of_dead.hunts || sight.missed_some {
                 known.hunts_until = at.saturating_add(HUNTED);
             }
             for record in on_it {
-                let account = known
-                    .accounts
-                    .entry((record.id.clone(), device.uuid.clone()))
-                    .or_default();
+                let of = (record.id.clone(), device.uuid.clone());
+                let Some(account) = known.accounts.all.get_mut(&of) else {
+                    continue;
+                };
+                account.seen_at = at;
                 let mut turn = Turn {
                     supervisor: self,
                     record,
@@ -182,7 +239,7 @@ impl Supervisor {
                     register: &mut known.register,
                     freezer,
                     slices: &slices,
-                    is_adopted,
+                    at,
                     has_ended: !is_there(record),
                 };
                 let nothing = OfSlice::default();
@@ -198,14 +255,38 @@ impl Supervisor {
                 }
             }
         }
+        self.let_silent_go(&mut known.accounts, &supervised, at);
         for id in freezer.ids() {
-            let mut accounts = known.accounts.iter().filter(|((slice, _), _)| *slice == id);
+            let mut accounts = known.accounts.all.iter().filter(|((slice, _), _)| *slice == id);
             if !accounts.any(|(_, account)| account.is_frozen.contains(&true)) {
                 freezer.release(&id);
             }
         }
-        self.show_frozen(freezer, &known.accounts);
+        self.show_frozen(freezer, &known.accounts.all);
         if at < known.hunts_until { HUNT } else { pause }
+    }
+
+    /// The agent's freezer. The first one lets go on what an earlier agent had stopped.
+    fn freezer(&self, known: &mut Known) {
+        known
+            .freezer
+            .get_or_insert_with(|| Freezer::open(self.run.clone(), Watchdog::new(self.keep)));
+    }
+
+    /// Has slices go on whose device gives no figure any more, or is no longer this agent's: nothing would ever say that
+    /// they have paid.
+    fn let_silent_go(&self, accounts: &mut Accounts, supervised: &[&SliceRecord], at: u64) {
+        for (slice, device) in accounts.let_silent_go(at) {
+            let seconds = SILENT / 1_000_000_000;
+            let message =
+                format!("device {device} has given no figure for {seconds} seconds: its processes go on");
+            if let Some(record) = supervised.iter().find(|record| record.id == slice) {
+                if self.journal.may_log(record.uid) {
+                    tracing::warn!(slice = record.name, "{message}");
+                }
+                self.journal.tell_run(EventKind::Thawed, record, None, message);
+            }
+        }
     }
 
     /// Lets everything go on, because this agent ends.

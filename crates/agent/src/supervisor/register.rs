@@ -4,17 +4,16 @@
 //! it both live behind the walk, every number in between meant the process that it was taken for. A process that was
 //! vouched for once stays its slice's, and so do its children, though their `divvy run` ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use divvy_model::SliceRecord;
 use rustix::process::Signal;
 
 use super::sight::Whose;
+use super::slices::Slices;
 use crate::decide::supervise::ProcessId;
 use crate::files::kernel;
-use crate::life::members::{Members, roots};
-use crate::lookout::bypass::containers;
 use crate::system::privilege;
 use crate::system::procs::{self, Life, Stat};
 use crate::system::watched::Watched;
@@ -29,6 +28,7 @@ const REMEMBERED: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Vouched {
     watched: Watched,
+    start_ticks: u64,
     /// Its slice, by id.
     pub slice: String,
     /// The slice's user.
@@ -89,35 +89,11 @@ fn is_in_container(pid: u32) -> bool {
     }
 }
 
-/// The slices at one look: their records, and the `divvy run`s that live.
-pub(super) struct Slices<'a> {
-    records: &'a [SliceRecord],
-    runs: Vec<(Watched, &'a SliceRecord)>,
-    members: &'a Members,
-}
-
-impl<'a> Slices<'a> {
-    pub fn of(records: &'a [SliceRecord], members: &'a Members) -> Self {
-        let runs = records
-            .iter()
-            .flat_map(|record| roots(record).into_iter().map(move |run| (run, record)));
-        Self {
-            records,
-            runs: runs.collect(),
-            members,
-        }
-    }
-
-    /// Whether this is a `divvy run`.
-    fn is_run(&self, pid: u32) -> bool {
-        self.runs.iter().any(|(run, _)| run.pid() == pid)
-    }
-}
-
 /// All that were vouched for and live.
 #[derive(Debug, Default)]
 pub(super) struct Register {
-    known: HashMap<ProcessId, Vouched>,
+    /// By number.
+    known: HashMap<u32, Vouched>,
     /// Processes that were in no slice, and when that was last looked for in containers.
     others: HashMap<ProcessId, Instant>,
     /// Those that ended of late, by number: which they were, their slice, and when that was noticed.
@@ -128,8 +104,10 @@ impl Register {
     /// Forgets what has ended.
     pub fn settle(&mut self) {
         let now = Instant::now();
-        for (id, vouched) in self.known.extract_if(|_, vouched| !vouched.lives()) {
-            self.ended.insert(id.pid, (id, vouched.slice, now));
+        for (pid, vouched) in self.known.extract_if(|_, vouched| !vouched.lives()) {
+            let start_ticks = vouched.start_ticks;
+            self.ended
+                .insert(pid, (ProcessId { pid, start_ticks }, vouched.slice, now));
         }
         self.ended
             .retain(|_, (.., noticed)| now.duration_since(*noticed) < REMEMBERED);
@@ -142,14 +120,15 @@ impl Register {
     }
 
     pub fn get(&self, id: ProcessId) -> Option<&Vouched> {
-        self.known.get(&id)
+        let known = self.known.get(&id.pid);
+        known.filter(|known| known.start_ticks == id.start_ticks)
     }
 
     /// Whose a driver's figure of this number is: the process's that has the number now, or else that of the one that had
     /// it when a look saw it last. The latter counts for figures alone, because a number is not signalled.
     pub fn whose(&mut self, pid: u32, slices: &Slices<'_>) -> Whose {
         if let Some(id) = self.find(pid, slices)
-            && let Some(vouched) = self.known.get(&id)
+            && let Some(vouched) = self.get(id)
         {
             return Whose::Slice(id, vouched.slice.clone());
         }
@@ -169,7 +148,7 @@ impl Register {
             pid,
             start_ticks: stat.start_ticks,
         };
-        if self.known.get(&id).is_some_and(Vouched::lives) {
+        if self.get(id).is_some_and(Vouched::lives) {
             return Some(id);
         }
         let watched = Watched::again(pid, id.start_ticks)?;
@@ -182,9 +161,10 @@ impl Register {
             return None;
         }
         self.known.insert(
-            id,
+            pid,
             Vouched {
                 watched,
+                start_ticks: id.start_ticks,
                 slice,
                 uid,
                 run,
@@ -203,8 +183,8 @@ impl Register {
                 let both = run.life() == Life::Alive && watched.life() == Life::Alive;
                 return both.then(|| (record.id.clone(), record.uid, Some(at), false));
             }
-            let known = self.known.iter().find(|(known, _)| known.pid == at);
-            if let Some((_, known)) = known.filter(|(_, known)| known.watched.life() == Life::Alive) {
+            let known = self.known.get(&at);
+            if let Some(known) = known.filter(|known| known.watched.life() == Life::Alive) {
                 return Some((known.slice.clone(), known.uid, known.run, known.in_container));
             }
         }
@@ -218,8 +198,11 @@ impl Register {
         }
         let lasting = || slices.records.iter().filter(|record| record.lasting);
         let of = |record: &SliceRecord, in_container| (record.id.clone(), record.uid, None, in_container);
-        let inside =
-            |record: &&SliceRecord| containers::members(&slices.members.run, record).contains(&id.pid);
+        let all = slices.inside();
+        let inside = |record: &&SliceRecord| {
+            let began = all.get(&record.id).and_then(|of_slice| of_slice.get(&id.pid));
+            began == Some(&id.start_ticks)
+        };
         let attached = lasting().find(|record| slices.members.roster.has(&record.id, id.pid));
         let found = match attached {
             // Any process that reaches the slice's socket may attach. Another user's is only the slice's where its mounts
@@ -234,45 +217,39 @@ impl Register {
         found
     }
 
-    /// The processes of a slice that live now, except its `divvy run`s, parents first. Processes that start meanwhile are
-    /// missed: the caller looks again.
+    /// The processes of a slice that live now, except its `divvy run`s, parents first. Processes that started since this
+    /// look walked over all are missed: [`Slices::renew`] has them looked for again.
     pub fn members(&mut self, slice: &SliceRecord, slices: &Slices<'_>) -> Vec<ProcessId> {
+        let table = slices.table();
         let mut found: Vec<ProcessId> = Vec::new();
-        let mut pids = slices.members.of(slice);
+        let mut seen: HashSet<u32> = HashSet::new();
+        let mut pids = slices.members.of_in(slice, &table);
         if slice.lasting {
-            pids.extend(containers::members(&slices.members.run, slice));
-        }
-        for pid in pids {
-            if slices.is_run(pid) {
-                continue;
-            }
-            let id = self.find(pid, slices);
-            if let Some(id) = id.filter(|id| self.is_of(*id, &slice.id) && !found.contains(id)) {
-                found.push(id);
-            }
+            let inside = slices.inside();
+            pids.extend(inside.get(&slice.id).into_iter().flat_map(HashMap::keys));
         }
         // Those whose `divvy run` has ended, and their children.
         let known = self.known.iter().filter(|(_, vouched)| vouched.slice == slice.id);
-        let lost: Vec<u32> = known
-            .map(|(id, _)| id.pid)
-            .filter(|pid| !slices.is_run(*pid))
-            .collect();
+        let mut lost: Vec<u32> = known.map(|(pid, _)| *pid).collect();
+        lost.sort_unstable();
+        let below: HashSet<u32> = pids.iter().copied().collect();
         for pid in lost {
-            let of_tree = if found.iter().any(|id| id.pid == pid) {
-                Vec::new()
-            } else {
-                procs::tree(pid, std::process::id())
-            };
-            for pid in of_tree {
-                let id = self.find(pid, slices).filter(|id| self.is_of(*id, &slice.id));
-                found.extend(id.filter(|id| !found.contains(id) && !slices.is_run(id.pid)));
+            if !below.contains(&pid) && !slices.is_run(pid) {
+                pids.extend(table.tree(pid, std::process::id()));
             }
+        }
+        for pid in pids {
+            if !seen.insert(pid) || slices.is_run(pid) {
+                continue;
+            }
+            let id = self.find(pid, slices);
+            found.extend(id.filter(|id| self.is_of(*id, &slice.id)));
         }
         found
     }
 
     fn is_of(&self, id: ProcessId, slice: &str) -> bool {
-        self.known.get(&id).is_some_and(|vouched| vouched.slice == slice)
+        self.get(id).is_some_and(|vouched| vouched.slice == slice)
     }
 }
 

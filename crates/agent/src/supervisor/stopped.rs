@@ -23,6 +23,14 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
+    /// Which process it is.
+    pub fn id(&self) -> ProcessId {
+        ProcessId {
+            pid: self.pid,
+            start_ticks: self.start_ticks,
+        }
+    }
+
     /// Whether this is the process.
     pub fn is(&self, id: ProcessId) -> bool {
         (self.pid, self.start_ticks) == (id.pid, id.start_ticks)

@@ -9,7 +9,8 @@ use divvy_model::SliceRecord;
 use rustix::process::Signal;
 
 use super::freezer::Freezer;
-use super::register::{Register, Slices};
+use super::register::Register;
+use super::slices::Slices;
 use super::watchdog::Watchdog;
 use crate::decide::supervise::ProcessId;
 use crate::life::members::{Members, Roster};
@@ -203,6 +204,8 @@ fn innocents() {
         if run.is_multiple_of(3) {
             register.settle();
         }
+        // Each run is a look of its own.
+        slices.renew();
         // Numbers as a driver may name them: present ones and past ones.
         let pid = dice.below(400) as u32 + 1;
         for pid in [pid, 1, std::process::id()]
@@ -432,4 +435,194 @@ fn another_users_process_with_mounts_of_its_own_is_no_containers() {
     }
     service.kill().expect("ours");
     service.wait().expect("reaped");
+}
+
+/// A process goes on without its main thread, which the kernel's letter of the process is of.
+#[test]
+fn a_process_whose_main_thread_has_exited_is_found_stopped_and_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let program = folder.path().join("headless.py");
+    std::fs::write(&program, crate::system::procs::tests::WITHOUT_MAIN_THREAD).expect("written");
+    let mut shell = Shell::start();
+    let records = [slice("0123abcd", shell.child.id())];
+    let slices = Slices::of(&records, &members);
+    // Its input is a pipe without an end.
+    let started = shell.told(&format!(
+        "mkfifo {0}/pipe; exec 9<>{0}/pipe; python3 {0}/headless.py <&9 9<&- >/dev/null & echo $!",
+        folder.path().display()
+    ));
+    let pid: u32 = started.parse().expect("a number");
+    shell.spawned.push(pid);
+    if !Command::new("python3")
+        .arg("-V")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let letter = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next())
+    };
+    until(|| letter() == Some('Z'));
+    let mut register = Register::default();
+    let id = register.find(pid, &slices).expect("it is the slice's");
+    assert!(register.members(&records[0], &slices).contains(&id));
+    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
+    freezer.stop(&records[0], &mut register, &slices, &[]);
+    until(|| is_stopped(pid));
+    freezer.release("0123abcd");
+    until(|| !is_stopped(pid));
+    assert!(register.get(id).expect("known").signal(id, Signal::KILL));
+    until(|| Stat::of(pid).map_or(true, Stat::has_ended));
+    assert!(register.find(pid, &slices).is_none());
+}
+
+/// A walk over all processes takes long where a tenant has thousands: orphans of a slice cost no walk each.
+#[test]
+fn one_walk_over_all_processes_serves_a_whole_look() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members = members(folder.path());
+    let mut shell = Shell::start();
+    let records = [slice("0123abcd", shell.child.id())];
+    let slices = Slices::of(&records, &members);
+    let pids: Vec<u32> = (0..20).map(|_| shell.spawn()).collect();
+    let mut register = Register::default();
+    assert_eq!(register.members(&records[0], &slices).len(), pids.len());
+    // They lose their `divvy run`.
+    let spawned = std::mem::take(&mut shell.spawned);
+    shell.child.kill().expect("ours");
+    shell.child.wait().expect("reaped");
+    let own_child = Command::new("sleep").arg("600").spawn();
+    let mut own_child = own_child.expect("it starts");
+    slices.renew();
+    let table = slices.table();
+    assert_eq!(register.members(&records[0], &slices).len(), pids.len());
+    assert!(std::rc::Rc::ptr_eq(&table, &slices.table()), "one walk");
+    assert!(slices.took() > std::time::Duration::ZERO);
+    own_child.kill().expect("ours");
+    own_child.wait().expect("reaped");
+    for pid in spawned {
+        let id = register.find(pid, &slices).expect("known");
+        assert!(register.get(id).expect("known").signal(id, Signal::KILL));
+    }
+}
+
+/// A device, and slices of users on it.
+fn on_device(id: &str, uid: u32) -> SliceRecord {
+    let mut record = slice(id, std::process::id());
+    record.uid = uid;
+    record
+}
+
+fn beyond(account: &mut super::account::Account, at: u64) -> bool {
+    use crate::decide::supervise::memory::{Held, Look};
+    let held = Held {
+        id: ProcessId {
+            pid: 7,
+            start_ticks: 7,
+        },
+        memory: divvy_model::Bytes(1 << 30),
+        accounted: divvy_model::Bytes(0),
+        leaves: false,
+    };
+    let found = account.memory.look(&Look {
+        at,
+        limit: divvy_model::Bytes(1),
+        accounted: divvy_model::Bytes(0),
+        context: divvy_model::Bytes(0),
+        processes: &[held],
+    });
+    found.end.is_some()
+}
+
+#[test]
+fn what_is_left_of_a_slice_counts_for_its_users_next_one_and_for_no_other_users() {
+    const MS: u64 = 1_000_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = members(folder.path()).run;
+    let root = on_device("cccccccc", 0);
+    let container = SliceRecord {
+        lasting: true,
+        ..root.clone()
+    };
+    for (first, second, is_next) in [
+        (on_device("aaaaaaaa", 5), on_device("bbbbbbbb", 5), true),
+        (on_device("aaaaaaaa", 5), on_device("bbbbbbbb", 6), false),
+        (root, container.clone(), false),
+        (container, on_device("dddddddd", 0), false),
+    ] {
+        let mut accounts = super::account::Accounts::default();
+        let of = |record: &SliceRecord| (record.id.clone(), "GPU-0".to_owned());
+        accounts.keep(&[], 0, &run);
+        accounts.keep(&[&first], 1000 * MS, &run);
+        for at in [1000, 1250, 1500, 1750] {
+            assert!(!beyond(accounts.all.get_mut(&of(&first)).expect("kept"), at * MS));
+        }
+        accounts.keep(&[], 2000 * MS, &run);
+        let second = SliceRecord {
+            id: "eeeeeeee".into(),
+            ..second
+        };
+        accounts.keep(&[&second], 2250 * MS, &run);
+        let account = accounts.all.get_mut(&of(&second)).expect("kept");
+        let ended = [2250, 2500].map(|at| beyond(account, at * MS));
+        assert_eq!(ended.contains(&true), is_next, "{first:?} {second:?}");
+    }
+}
+
+#[test]
+fn the_largest_limit_outlives_the_agent_and_an_adopted_slice_is_known_as_such() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = members(folder.path()).run;
+    let mut record = on_device("aaaaaaaa", 5);
+    let of = ("aaaaaaaa".to_owned(), "GPU-0".to_owned());
+    let bytes = divvy_model::Bytes;
+    let limited = |record: &mut SliceRecord, limit: u64| {
+        record.shares.first.memory_limit_bytes = bytes(limit);
+    };
+    let mut accounts = super::account::Accounts::default();
+    accounts.keep(&[], 1, &run);
+    for limit in [100, 400, 50] {
+        limited(&mut record, limit);
+        accounts.keep(&[&record], 2, &run);
+    }
+    let account = &accounts.all[&of];
+    assert_eq!((account.largest, account.is_adopted), (Some(bytes(400)), false));
+    // Another agent comes.
+    let mut next = super::account::Accounts::default();
+    next.keep(&[&record], 3, &run);
+    assert_eq!(
+        (next.all[&of].largest, next.all[&of].is_adopted),
+        (Some(bytes(400)), true)
+    );
+    // An agent that wrote nothing down was there before.
+    let mut unknown = super::account::Accounts::default();
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    unknown.keep(&[&record], 3, &members(elsewhere.path()).run);
+    unknown.keep(&[&record], 4, &members(elsewhere.path()).run);
+    assert_eq!(
+        (unknown.all[&of].largest, unknown.all[&of].is_adopted),
+        (None, true)
+    );
+}
+
+#[test]
+fn a_device_that_gives_no_figure_keeps_none_frozen() {
+    const SECOND: u64 = 1_000_000_000;
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = members(folder.path()).run;
+    let record = on_device("aaaaaaaa", 5);
+    let of = ("aaaaaaaa".to_owned(), "GPU-0".to_owned());
+    let mut accounts = super::account::Accounts::default();
+    accounts.keep(&[&record], SECOND, &run);
+    let account = accounts.all.get_mut(&of).expect("kept");
+    account.is_frozen = [false, true];
+    account.seen_at = 2 * SECOND;
+    assert!(accounts.let_silent_go(7 * SECOND).is_empty());
+    assert_eq!(accounts.let_silent_go(8 * SECOND), [of.clone()]);
+    assert_eq!(accounts.all[&of].is_frozen, [false, false]);
+    assert!(accounts.let_silent_go(9 * SECOND).is_empty(), "it is told once");
 }

@@ -5,28 +5,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use divvy_model::{Bytes, DeviceRecord, OnOveruse, SliceRecord};
 
 use super::Supervisor;
+use super::account::Account;
 use super::freezer::Freezer;
-use super::register::{Register, Slices};
+use super::register::Register;
 use super::sight::OfSlice;
+use super::slices::Slices;
 use crate::api::events::EventKind;
-use crate::decide::supervise::memory::{self, Memory};
+use crate::decide::supervise::memory;
 use crate::decide::supervise::time::{self, Step, Time};
-use crate::leasing::{Charge, monotonic};
+use crate::leasing::Charge;
 use crate::system::procs;
-
-/// What earlier looks found of a slice on a device.
-#[derive(Debug, Default)]
-pub(super) struct Account {
-    pub memory: Memory,
-    pub time: Time,
-    /// It is frozen for its memory, or for its time.
-    pub is_frozen: [bool; 2],
-    /// It was reported that it has too much memory, or time.
-    pub is_told: [bool; 2],
-    /// It was reported that it is not seen.
-    pub is_blind: bool,
-    pub limit: Bytes,
-}
 
 /// One slice on one device at one look.
 pub(super) struct Turn<'a> {
@@ -37,8 +25,8 @@ pub(super) struct Turn<'a> {
     pub register: &'a mut Register,
     pub freezer: &'a mut Freezer,
     pub slices: &'a Slices<'a>,
-    /// This is the first look of this agent: it made none of the slices.
-    pub is_adopted: bool,
+    /// When the figures are of, in nanoseconds.
+    pub at: u64,
     /// The slice has ended, and processes of it live.
     pub has_ended: bool,
 }
@@ -50,19 +38,30 @@ impl Turn<'_> {
             return false;
         };
         self.note_blind(seen.is_blind);
-        let limit = match self.has_ended {
+        let mut limit = match self.has_ended {
             true => Bytes(0),
             false => Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0)),
         };
-        if self.is_adopted && share.memory_used_bytes > share.granted() {
-            // An earlier agent resized it to less than its ledger has.
-            let held = seen
-                .held
-                .iter()
-                .fold(0_u64, |sum, (_, held)| sum.saturating_add(held.0));
-            self.account.memory.allow_what_is_held(Bytes(held));
+        if self.account.is_adopted && !self.has_ended {
+            if self.record.usage_unknown || seen.is_blind {
+                // An earlier agent may have resized it to less than it holds, and what its ledger has is not known yet.
+                let Some(largest) = self.account.largest else {
+                    return false;
+                };
+                limit = limit.max(largest);
+            } else {
+                self.account.is_adopted = false;
+                if share.memory_used_bytes > share.granted() {
+                    let held = seen
+                        .held
+                        .iter()
+                        .fold(0_u64, |sum, (_, held)| sum.saturating_add(held.0));
+                    self.account.memory.allow_what_is_held(Bytes(held));
+                }
+            }
         }
         self.account.limit = limit;
+        self.end_again();
         let processes: Vec<memory::Held> = seen
             .held
             .iter()
@@ -70,11 +69,12 @@ impl Turn<'_> {
                 id: *id,
                 memory: *memory,
                 accounted: self.accounted(id.pid),
+                leaves: self.account.memory.is_ending(*id) && procs::is_leaving(id.pid),
             })
             .collect();
         let context = self.supervisor.settings.get().limits(self.device).context;
         let found = self.account.memory.look(&memory::Look {
-            at: monotonic(),
+            at: self.at,
             limit,
             accounted: if self.has_ended {
                 Bytes(0)
@@ -129,14 +129,17 @@ impl Turn<'_> {
     /// `dead` is what is billed to it for processes that have ended, in nanoseconds.
     pub fn time(&mut self, seen: &OfSlice, dead: u64, charge: Option<&Charge>) -> bool {
         let Some(charge) = charge else {
-            // It is shared in another way than by leases.
+            // It is shared in another way than by leases, or not leased out yet.
             self.account.is_frozen[1] = false;
-            self.account.time = Time::default();
+            if std::mem::take(&mut self.account.share) > 0 {
+                self.account.time = Time::default();
+            }
             return false;
         };
-        let pays = self.account.time.pays();
+        self.account.share = charge.share;
+        let pays = self.account.time.pays() && !std::mem::take(&mut self.account.is_debt_new);
         let step = self.account.time.look(&time::Look {
-            at: monotonic(),
+            at: self.at,
             used: &seen.used,
             dead,
             charged: charge.charged,

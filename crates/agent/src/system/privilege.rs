@@ -20,6 +20,7 @@ use rustix::process::Signal;
 
 use crate::files::kernel;
 use crate::start::rundir::RunDir;
+use crate::system::procs;
 
 /// The part of a process's kernel file that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
@@ -178,7 +179,7 @@ pub(crate) fn environment(pid: u32, uid: u32) -> io::Result<Vec<u8>> {
 }
 
 fn view(pid: u32, owner: Owner, view: View, name: &str) -> io::Result<Vec<u8>> {
-    let file = match kernel::open(pid, name) {
+    let file = match kernel::open(procs::telling_thread(pid), name) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_separate() => {
             let process = process(pid, owner)?;
             let reply = ask(&Request::Open { process, view })?;

@@ -1,10 +1,13 @@
 //! The kernel's account of processes: names, owners, children.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::files::kernel;
 
@@ -34,9 +37,30 @@ pub struct Stat {
 impl Stat {
     /// Looks at a process.
     ///
+    /// The kernel's letter is that of the main thread. A program may end that thread and go on in others, so `Z` is asked
+    /// about again: the process has ended when a descriptor of it says so.
+    ///
     /// # Errors
     /// The system's reason; [`is_gone`] tells whether it means that there is no such process.
     pub fn of(pid: u32) -> io::Result<Self> {
+        let stat = Self::of_main_thread(pid)?;
+        if !stat.has_ended() || is_over(pid)? {
+            return Ok(stat);
+        }
+        // The descriptor was of the same process if that still has the number.
+        let again = Self::of_main_thread(pid)?;
+        if !again.has_ended() || again.start_ticks != stat.start_ticks {
+            return Ok(again);
+        }
+        let others = kernel::numbers(pid, "task").unwrap_or_default().into_iter();
+        let states = others.filter_map(|thread| Self::of_main_thread(u32::try_from(thread).ok()?).ok());
+        Ok(Self {
+            state: of_threads(states.map(|thread| thread.state)),
+            ..again
+        })
+    }
+
+    fn of_main_thread(pid: u32) -> io::Result<Self> {
         let text = kernel::text(pid, "stat")?;
         Self::parse(&text).ok_or_else(|| io::Error::from(ErrorKind::InvalidData))
     }
@@ -63,10 +87,91 @@ impl Stat {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Whether it has ended and only waits for its parent to notice.
+    /// Whether it has ended and only waits for its parent to notice. All of its threads have.
     #[must_use]
     pub fn has_ended(self) -> bool {
         matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// Whether all threads of the process have ended: its descriptor is readable then.
+fn is_over(pid: u32) -> io::Result<bool> {
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let pidfd = match pidfd_open(raw.ok_or(Errno::SRCH)?, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH | Errno::INVAL) => return Ok(true),
+        Err(error) => return Err(error.into()),
+    };
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let ready = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now))?;
+    Ok(ready > 0)
+}
+
+/// The state of a process whose main thread has exited, by those of all its threads. It is stopped where each is; a thread
+/// that came and went meanwhile runs.
+fn of_threads(states: impl Iterator<Item = char>) -> char {
+    let living: Vec<char> = states.filter(|state| !matches!(state, 'Z' | 'X')).collect();
+    let moves = living.iter().find(|state| !matches!(state, 'T' | 't'));
+    moves.or(living.first()).copied().unwrap_or('R')
+}
+
+/// Whether the kernel takes the process down by itself: each of its threads is on its way out, or cannot be disturbed. A
+/// thread that a tracer holds before its end is not.
+#[must_use]
+pub(crate) fn is_leaving(pid: u32) -> bool {
+    let threads = kernel::numbers(pid, "task").unwrap_or_default().into_iter();
+    let mut texts = threads.filter_map(|thread| kernel::text(thread, "stat").ok());
+    texts.all(|text| leaves(&text).unwrap_or(true))
+}
+
+/// The same of a thread, by its line; none where that is not understood.
+fn leaves(stat: &str) -> Option<bool> {
+    /// PF_EXITING of the kernel's sched.h, in the 9th field.
+    const EXITING: u64 = 4;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // The 9th field, where the state is the 3rd.
+    let flags: u64 = fields.nth(9 - 4)?.parse().ok()?;
+    Some(matches!(state, 'Z' | 'X' | 'D') || flags & EXITING != 0)
+}
+
+/// The processes that trace a thread of this one.
+#[must_use]
+pub(crate) fn tracers(pid: u32) -> Vec<u32> {
+    let field = |thread: &str, name: &str| -> Option<u32> {
+        let status = kernel::text(thread, "status").ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    let threads = kernel::numbers(pid, "task").unwrap_or_default().into_iter();
+    let tracing = threads.filter_map(|thread| field(&thread.to_string(), "TracerPid:"));
+    // The kernel names the thread that traces.
+    let all: HashSet<u32> = tracing
+        .filter(|tracer| *tracer != 0)
+        .filter_map(|tracer| field(&tracer.to_string(), "Tgid:"))
+        .collect();
+    all.into_iter().collect()
+}
+
+/// The folder of /proc that tells of a process's memory, files and namespaces, as `PID` or `PID/task/THREAD`: a main thread
+/// that has exited has none of them any more, and the other threads have.
+#[must_use]
+pub(crate) fn telling_thread(pid: u32) -> String {
+    let whole = pid.to_string();
+    if !Stat::of_main_thread(pid).is_ok_and(Stat::has_ended) {
+        return whole;
+    }
+    let mut others = kernel::numbers(pid, "task").unwrap_or_default().into_iter();
+    let lives = |thread: &i32| {
+        let stat = u32::try_from(*thread).map(Stat::of_main_thread);
+        stat.is_ok_and(|stat| stat.is_ok_and(|stat| !stat.has_ended()))
+    };
+    match others.find(lives) {
+        Some(thread) => format!("{pid}/task/{thread}"),
+        None => whole,
     }
 }
 
@@ -103,23 +208,52 @@ pub fn command(pid: u32) -> String {
         .unwrap_or_default()
 }
 
+/// All processes and their parents, from one walk of /proc: processes that start meanwhile are missed.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    children: HashMap<u32, Vec<u32>>,
+}
+
+impl Table {
+    /// Walks /proc.
+    #[must_use]
+    pub fn read() -> Self {
+        let all = kernel::processes().unwrap_or_default();
+        Self::of(all.into_iter().filter_map(|pid| {
+            let stat = Stat::of_main_thread(pid).ok()?;
+            Some((pid, stat.parent))
+        }))
+    }
+
+    fn of(pairs: impl Iterator<Item = (u32, u32)>) -> Self {
+        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+        for (pid, parent) in pairs {
+            children.entry(parent).or_default().push(pid);
+        }
+        Self { children }
+    }
+
+    /// The process and everything below it, parents first, except for `except` and its descendants.
+    #[must_use]
+    pub fn tree(&self, root: u32, except: u32) -> Vec<u32> {
+        let mut tree = vec![root];
+        // The walk is of many moments: a number that is used again may stand above itself.
+        let mut seen = HashSet::from([root, except]);
+        let mut next = 0;
+        while let Some(parent) = tree.get(next).copied() {
+            let below = self.children.get(&parent).into_iter().flatten();
+            tree.extend(below.copied().filter(|pid| seen.insert(*pid)));
+            next += 1;
+        }
+        tree
+    }
+}
+
 /// The process and everything below it, parents first, except for `except` and its descendants. It comes from one walk
 /// of /proc: processes that start meanwhile are missed.
 #[must_use]
 pub fn tree(root: u32, except: u32) -> Vec<u32> {
-    let pairs: Vec<(u32, u32)> = kernel::processes()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|pid| *pid != except)
-        .filter_map(|pid| Some((pid, parent(pid)?)))
-        .collect();
-    let mut tree = vec![root];
-    let mut next = 0;
-    while let Some(parent) = tree.get(next).copied() {
-        tree.extend(pairs.iter().filter(|pair| pair.1 == parent).map(|pair| pair.0));
-        next += 1;
-    }
-    tree
+    Table::read().tree(root, except)
 }
 
 /// The process's user.
@@ -131,13 +265,13 @@ pub fn owner(pid: u32) -> Option<u32> {
 /// The process's parent.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
-    Stat::of(pid).ok().map(|stat| stat.parent)
+    Stat::of_main_thread(pid).ok().map(|stat| stat.parent)
 }
 
 /// When the process began; see [`Stat::start_ticks`].
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    Stat::of(pid).ok().map(|stat| stat.start_ticks)
+    Stat::of_main_thread(pid).ok().map(|stat| stat.start_ticks)
 }
 
 /// The reason why a process's ancestors are unknown.
@@ -221,7 +355,7 @@ pub fn life(pid: u32) -> Life {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
@@ -245,6 +379,73 @@ mod tests {
         child.kill().expect("ours");
         child.wait().expect("reaped");
         assert_eq!(life(child.id()), Life::Gone);
+    }
+
+    /// Its main thread exits, and another goes on until the standard input ends.
+    pub(crate) const WITHOUT_MAIN_THREAD: &str = "
+import ctypes, os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+ctypes.CDLL(None).pthread_exit(None)
+";
+
+    #[test]
+    fn a_process_whose_main_thread_has_exited_lives_until_its_last_thread_ends() {
+        let program = Command::new("python3")
+            .args(["-c", WITHOUT_MAIN_THREAD])
+            .stdin(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = program else {
+            eprintln!("skipped: there is no python3");
+            return;
+        };
+        let pid = child.id();
+        while !Stat::of_main_thread(pid).expect("it is there").has_ended() {
+            std::thread::yield_now();
+        }
+        let stat = Stat::of(pid).expect("it is there");
+        assert!(!stat.has_ended() && !stat.is_stopped(), "{stat:?}");
+        assert_eq!(life(pid), Life::Alive);
+        let above = ancestors(pid, stat.start_ticks).expect("it lives");
+        assert_eq!(above.first(), Some(&std::process::id()));
+        let maps = kernel::text(telling_thread(pid), "maps").expect("its memory");
+        assert!(maps.contains("python"), "{maps}");
+        let namespace = |pid| divvy_privileged::mount_namespace(pid).expect("its mounts");
+        assert_eq!(namespace(pid), namespace(std::process::id()));
+        drop(child.stdin.take());
+        while life(pid) == Life::Alive {
+            std::thread::yield_now();
+        }
+        assert_eq!(life(pid), Life::Gone);
+        assert!(Stat::of(pid).expect("it is not reaped").has_ended());
+        child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn threads_without_their_main_thread_stand_still_where_each_does() {
+        let of = |states: &str| of_threads(states.chars());
+        assert_eq!([of("ZT"), of("ZTt"), of("ZTS"), of("ZX")], ['T', 'T', 'S', 'R']);
+    }
+
+    #[test]
+    fn a_thread_leaves_by_the_kernels_flag_and_not_where_a_tracer_holds_it() {
+        let line = |state: char, flags: u64| {
+            format!("7 (a) {state} 5 7 7 0 -1 {flags} 1 0 0 0 3 4 0 0 20 0 1 0 991")
+        };
+        let of = |state, flags| leaves(&line(state, flags)).expect("understood");
+        assert!(of('R', 4) && of('Z', 0) && of('D', 0) && of('S', 0x40_0044));
+        assert!(!of('t', 0) && !of('R', 0x40_0040));
+        assert_eq!(leaves("7 (a) S"), None);
+        assert!(!is_leaving(std::process::id()) && tracers(std::process::id()).is_empty());
+    }
+
+    #[test]
+    fn a_tree_has_all_below_and_none_twice() {
+        let pairs = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 2), (7, 6)];
+        let table = Table::of(pairs.into_iter());
+        assert_eq!(table.tree(2, 0), [2, 3, 6, 4, 7]);
+        assert_eq!(table.tree(2, 6), [2, 3, 4]);
+        let used_again = Table::of([(2, 3), (3, 2)].into_iter());
+        assert_eq!(used_again.tree(2, 0), [2, 3]);
     }
 
     #[test]

@@ -18,6 +18,10 @@ const REMEMBERED: u64 = 10_000 * MILLISECOND;
 pub(crate) const TOLERANCE: Bytes = Bytes(32 << 20);
 /// An ended process that is still there after this time cannot be ended, as in an uninterruptible sleep.
 const UNENDING: u64 = 5000 * MILLISECOND;
+/// An ended process that the kernel does not take down by then is held by something, as by a tracer: it counts again.
+pub(crate) const GOING: u64 = 200 * MILLISECOND;
+/// Between two slices of a user that follow each other so soon, what the first held counts as held on.
+const FOLLOWS: u64 = 600 * MILLISECOND;
 
 /// One process that the kernel vouches for as the slice's.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Held {
     pub memory: Bytes,
     /// Its memory by the slice's ledger. A tenant writes that: it says which process is ended, and never whether.
     pub accounted: Bytes,
+    /// The kernel is taking it down: it holds its memory for as long as the driver takes for that.
+    pub leaves: bool,
 }
 
 /// The figures of one look.
@@ -77,6 +83,8 @@ pub(crate) struct Memory {
     beyond_for: u64,
     /// When the last look was, and whether it was beyond then.
     looked: Option<(u64, bool)>,
+    /// The driver gave no figure since then.
+    missed: bool,
     /// Each process's memory, and when that last grew.
     seen: HashMap<ProcessId, (Bytes, u64)>,
     /// The processes that were to be ended, since when, and whether it was said that they did not.
@@ -105,7 +113,8 @@ impl Memory {
             .filter(|held| {
                 let ending = self.ending.get(&held.id);
                 // One that cannot be ended has its memory still.
-                ending.is_none_or(|(since, _)| look.at.saturating_sub(*since) > UNENDING)
+                let most = if held.leaves { UNENDING } else { GOING };
+                ending.is_none_or(|(since, _)| look.at.saturating_sub(*since) > most)
             })
             .collect();
         let measured = sum(look.processes);
@@ -127,11 +136,13 @@ impl Memory {
         }
         finding.unending.sort_unstable();
         let is_beyond = !finding.beyond.is_zero();
+        let missed = std::mem::take(&mut self.missed);
         if let Some((at, was_beyond)) = self.looked.replace((look.at, is_beyond)) {
             let time = look.at.saturating_sub(at);
             self.beyond_for = match is_beyond && was_beyond {
-                // What happened while there were no looks, as while the driver did not answer, is unknown.
-                _ if time > GRACE => 0,
+                // What happened while the driver did not answer is unknown. A look that is late all the same counts in
+                // full: a tenant can make looks slow.
+                _ if missed && time > GRACE => 0,
                 true => self.beyond_for.saturating_add(time),
                 false => self.beyond_for.saturating_sub(time / 4),
             };
@@ -156,6 +167,37 @@ impl Memory {
         self.ended_at = at;
         for id in ids {
             self.ending.entry(id).or_insert((at, false));
+        }
+    }
+
+    /// The driver gave no figure at this look.
+    pub fn miss(&mut self) {
+        self.missed = true;
+    }
+
+    /// The processes that were to be ended and are there still, and since when, in nanoseconds.
+    pub fn ending(&self) -> Vec<(ProcessId, u64)> {
+        self.ending.iter().map(|(id, (since, _))| (*id, *since)).collect()
+    }
+
+    /// Whether it was to be ended, and is there still.
+    pub fn is_ending(&self, id: ProcessId) -> bool {
+        self.ending.contains_key(&id)
+    }
+
+    /// Takes over the grace that an earlier slice of the same user has used up, at `at`, in nanoseconds.
+    pub fn inherit(&mut self, left: &Self, at: u64) {
+        let Some((looked, was_beyond)) = left.looked else {
+            return;
+        };
+        let since = at.saturating_sub(looked);
+        if was_beyond && since <= FOLLOWS && self.looked.is_none() {
+            self.looked = Some((looked, true));
+        }
+        self.beyond_for = self.beyond_for.max(left.beyond_for.saturating_sub(since / 4));
+        if left.ends > 0 && at.saturating_sub(left.ended_at) <= REMEMBERED {
+            self.ends = self.ends.max(left.ends);
+            self.ended_at = self.ended_at.max(left.ended_at);
         }
     }
 

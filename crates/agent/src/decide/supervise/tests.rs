@@ -26,6 +26,7 @@ fn held(pid: u32, memory: u64, accounted: u64) -> Held {
         id: id(pid),
         memory: mib(memory),
         accounted: mib(accounted),
+        leaves: true,
     }
 }
 
@@ -100,6 +101,97 @@ fn one_that_cannot_be_ended_counts_again() {
     assert!(look(&mut memory, 7000, &[held(1, 20_000, 0)]).beyond > Bytes(0));
 }
 
+/// A tracer may hold a killed process in its end, with all its memory.
+#[test]
+fn one_that_is_held_in_its_end_counts_again_soon_and_one_that_the_kernel_takes_down_does_not() {
+    for leaves in [false, true] {
+        let mut memory = Memory::default();
+        let one = [Held {
+            leaves,
+            ..held(1, 2000, 0)
+        }];
+        look(&mut memory, 0, &one);
+        assert!(look(&mut memory, 1000, &one).end.is_some());
+        memory.note_end([id(1)], 1000 * MS);
+        assert_eq!(memory.ending(), [(id(1), 1000 * MS)]);
+        assert_eq!(look(&mut memory, 1200, &one).beyond, Bytes(0));
+        let is_beyond = look(&mut memory, 1300, &one).beyond > Bytes(0);
+        assert_eq!(is_beyond, !leaves);
+        let ends = look(&mut memory, 1400, &one).end.is_some();
+        assert_eq!(ends, !leaves, "its slice's other processes are to end");
+    }
+}
+
+/// A tenant of very many processes makes each look take seconds.
+#[test]
+fn looks_that_come_late_count_and_a_driver_that_is_silent_forgives() {
+    let mut memory = Memory::default();
+    assert_eq!(look(&mut memory, 0, &[held(1, 2000, 0)]).end, None);
+    assert!(look(&mut memory, 3000, &[held(1, 2000, 0)]).end.is_some());
+
+    let mut memory = Memory::default();
+    look(&mut memory, 0, &[held(1, 2000, 0)]);
+    memory.miss();
+    assert_eq!(look(&mut memory, 3000, &[held(1, 2000, 0)]).end, None);
+    assert!(look(&mut memory, 4000, &[held(1, 2000, 0)]).end.is_some());
+}
+
+/// One slice after the other, each for less than a second.
+#[test]
+fn slices_of_a_user_that_follow_each_other_have_one_second_together() {
+    let mut before: Option<Memory> = None;
+    let mut ended = None;
+    for slice in 0..4_u32 {
+        let mut memory = Memory::default();
+        for part in 0..3 {
+            let at = u64::from(slice) * 1000 + part * 250 + 250;
+            if let Some(left) = before.take() {
+                memory.inherit(&left, at * MS);
+            }
+            let found = look(&mut memory, at, &[held(slice + 1, 2000, 0)]);
+            ended = ended.or(found.end.map(|_| at));
+        }
+        before = Some(memory);
+    }
+    assert_eq!(ended, Some(1500), "in the second one");
+    // Long after, nothing of it is left.
+    let mut later = Memory::default();
+    later.inherit(&before.expect("one"), 60_000 * MS);
+    assert_eq!(look(&mut later, 60_000, &[held(9, 2000, 0)]).end, None);
+    assert_eq!(look(&mut later, 60_900, &[held(9, 2000, 0)]).end, None);
+}
+
+/// Slices of half a second each, one after the other, of which each uses the whole device past the gate.
+#[test]
+fn slices_of_a_user_that_follow_each_other_have_one_share_together() {
+    for charged in [0, 100] {
+        let mut before: Option<Time> = None;
+        let (mut used, mut froze, mut now) = (0, false, 0);
+        for slice in 0..40_u32 {
+            let (mut time, mut total, mut frozen) = (Time::default(), 0, false);
+            if let Some(left) = before.take() {
+                time.inherit(&left, now * MS, 3000);
+            }
+            for _ in 0..5 {
+                now += 100;
+                total += if frozen { 0 } else { 100 };
+                match timed(&mut time, now, &[(slice + 1, total)], total * charged / 100) {
+                    Step::Freeze(_) => frozen = true,
+                    Step::Thaw => frozen = false,
+                    Step::Nothing | Step::Fails => {}
+                }
+                froze |= frozen;
+            }
+            used += total;
+            before = Some(time);
+        }
+        match charged {
+            0 => assert!(used <= 20_000 * 3 / 10 + 1000, "{used} ms of 20 s"),
+            _ => assert!(!froze, "what is charged is owed by none"),
+        }
+    }
+}
+
 #[test]
 fn the_process_that_accounts_for_least_is_ended_and_then_what_takes_its_place() {
     let mut memory = Memory::default();
@@ -124,6 +216,7 @@ fn the_process_that_accounts_for_least_is_ended_and_then_what_takes_its_place() 
     assert_eq!(look(&mut memory, 1500, &third).end, Some(Target::All));
     memory.note_end([id(4)], 1500 * MS);
     // Long after, it begins with grace again.
+    look(&mut memory, 10_000, &[]);
     let later = [held(5, 1500, 10)];
     assert_eq!(look(&mut memory, 20_000, &later).end, None);
     assert_eq!(look(&mut memory, 20_900, &later).end, None);
@@ -380,6 +473,7 @@ proptest! {
                     id: ProcessId { pid: *pid, start_ticks: *start },
                     memory: mib(*memory),
                     accounted: mib(*accounted),
+                    leaves: false,
                 })
                 .collect();
             held.sort_by_key(|held| held.id);

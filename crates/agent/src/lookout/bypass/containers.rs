@@ -14,7 +14,7 @@ use super::evidence::SliceBox;
 use super::place::{look, place};
 use super::scan::IN_CONTAINER;
 use crate::start::rundir::RunDir;
-use crate::system::privilege;
+use crate::system::{privilege, procs};
 
 /// A process of a container.
 pub struct Process {
@@ -66,6 +66,23 @@ pub fn members(run: &RunDir, slice: &SliceRecord) -> Vec<u32> {
     inside.into_iter().map(|(_, pid)| pid).collect()
 }
 
+/// The processes of the containers that have these slices, by the slice's id: each by its number and its start.
+#[must_use]
+pub fn members_of(run: &RunDir, slices: &[&SliceRecord]) -> HashMap<String, HashMap<u32, u64>> {
+    let mut found: HashMap<String, HashMap<u32, u64>> = HashMap::new();
+    let boxes: Vec<SliceBox> = slices.iter().map(|slice| SliceBox::of(run, &slice.id)).collect();
+    if boxes.is_empty() {
+        return found;
+    }
+    for (slice, pid, began) in Evidence::default().inside_since(&boxes) {
+        found
+            .entry(boxes[slice].id.clone())
+            .or_default()
+            .insert(pid, began);
+    }
+    found
+}
+
 /// Whether the process has one of these device nodes or of these files open or mapped, and no limiter.
 fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
     let maps = privilege::maps_in_container(pid).unwrap_or_default();
@@ -81,7 +98,9 @@ fn uses(pid: u32, nodes: &HashSet<u64>, pages: &HashSet<(u64, u64)>) -> bool {
             (nodes.iter().copied().collect(), pages.iter().copied().collect());
         return privilege::has_open(pid, &nodes, &pages).unwrap_or(false);
     }
-    let open = ["fd", "map_files"].map(|folder| PathBuf::from(format!("/proc/{pid}/{folder}")));
+    // A thread has no folder of mapped files of its own.
+    let process = procs::telling_thread(pid);
+    let open = [format!("/proc/{process}/fd"), format!("/proc/{pid}/map_files")].map(PathBuf::from);
     open.iter().flat_map(|folder| entries(folder)).any(|file| {
         look(&file).is_some_and(|seen| match is_node(&seen) {
             true => nodes.contains(&number(&seen)),

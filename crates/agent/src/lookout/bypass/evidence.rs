@@ -86,6 +86,12 @@ struct Process {
 impl Evidence {
     /// The processes of containers that have one of these folders, each with the folder's index in the list.
     pub(super) fn inside(&mut self, boxes: &[SliceBox]) -> Vec<(usize, u32)> {
+        let found = self.inside_since(boxes).into_iter();
+        found.map(|(slice, pid, _)| (slice, pid)).collect()
+    }
+
+    /// The same with the start of each process, in the kernel's ticks since boot.
+    pub(super) fn inside_since(&mut self, boxes: &[SliceBox]) -> Vec<(usize, u32, u64)> {
         self.round += 1;
         let (hosts, others) = processes();
         let present: HashSet<(u32, u64)> = others.iter().map(|one| (one.pid, one.began)).collect();
@@ -108,9 +114,13 @@ impl Evidence {
             let slice = own
                 .or_else(|| namespaces.get(&one.namespace).copied())
                 .or_else(by_cgroup)?;
-            Some((slice, one.pid))
+            Some((slice, one.pid, one.began))
         };
-        others.iter().zip(&own).filter_map(slice_of).collect()
+        let found = others.iter().zip(&own).filter_map(slice_of);
+        // Its mounts were looked at behind its start: it must be the same process still.
+        found
+            .filter(|(_, pid, began)| procs::start_ticks(*pid) == Some(*began))
+            .collect()
     }
 
     /// Has the processes without evidence looked at again in the next round.
@@ -149,10 +159,15 @@ impl Evidence {
 
 /// The cgroups of the machine's own processes, and the processes of other mount namespaces than the machine's.
 fn processes() -> (HashSet<String>, Vec<Process>) {
-    let pids = kernel::processes().unwrap_or_default();
+    // Its start is read before all else, and again behind: so all of it is of one process.
+    let all = kernel::processes().unwrap_or_default().into_iter();
+    let (pids, starts): (Vec<u32>, Vec<u64>) = all
+        .filter_map(|pid| Some((pid, procs::start_ticks(pid)?)))
+        .unzip();
     let own = privilege::mount_namespaces(&[std::process::id(), 1]);
     let (mut hosts, mut others) = (HashSet::new(), Vec::new());
-    for (pid, namespace) in pids.iter().copied().zip(privilege::mount_namespaces(&pids)) {
+    let namespaces = privilege::mount_namespaces(&pids);
+    for ((pid, began), namespace) in pids.into_iter().zip(starts).zip(namespaces) {
         // The process has ended, or this agent may not look at it.
         if namespace == 0 {
             continue;
@@ -160,7 +175,7 @@ fn processes() -> (HashSet<String>, Vec<Process>) {
         let cgroup = cgroup(&kernel::text(pid, "cgroup").unwrap_or_default());
         if own.contains(&namespace) {
             hosts.extend(cgroup);
-        } else if let Some(began) = procs::start_ticks(pid) {
+        } else if procs::start_ticks(pid) == Some(began) {
             others.push(Process {
                 pid,
                 began,
@@ -223,12 +238,13 @@ fn claims<'a>(
 
 /// The folder, of these, that the process's mount namespace has at the place where containers have it.
 fn mounted(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
-    in_mountinfo(pid, boxes).or_else(|| from_the_top(pid, boxes))
+    let process = procs::telling_thread(pid);
+    in_mountinfo(&process, boxes).or_else(|| from_the_top(&process, boxes))
 }
 
 /// Read as text: no path of a container is followed.
-fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
-    let mounts = kernel::bytes(pid, "mountinfo").ok()?;
+fn in_mountinfo(process: &str, boxes: &[SliceBox]) -> Option<usize> {
+    let mounts = kernel::bytes(process, "mountinfo").ok()?;
     let mounts = String::from_utf8_lossy(&mounts);
     // `36 35 98:0 /slices/ID/box /run/divvy/slice`: the mounted part of its file system, and its mount point.
     let at = format!(" {SLICE} ");
@@ -244,11 +260,11 @@ fn in_mountinfo(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
     clippy::disallowed_methods,
     reason = "the path is the kernel's, and nothing is opened but the place"
 )]
-fn from_the_top(pid: u32, boxes: &[SliceBox]) -> Option<usize> {
+fn from_the_top(process: &str, boxes: &[SliceBox]) -> Option<usize> {
     /// Levels of one step: as many as fit in a path.
     const LEVELS: usize = 1300;
     const STEPS: usize = 64;
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let root = PathBuf::from(format!("/proc/{process}/root"));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = rustix::fs::open(&root, flags, Mode::empty()).ok()?;
     let up = vec![".."; LEVELS].join("/");

@@ -92,7 +92,7 @@ fn changed_roots_and_namespaces_in_namespaces_hide_no_process() {
     );
     let inside = Inside::new(&folder, &script);
     let pids = inside.pids();
-    let in_root = |pid: &&u32| in_mountinfo(**pid, &boxes).is_some();
+    let in_root = |pid: &&u32| in_mountinfo(&pid.to_string(), &boxes).is_some();
     assert!(
         pids.iter().filter(|pid| !in_root(pid)).count() == 25,
         "they have changed their roots"
