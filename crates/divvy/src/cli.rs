@@ -292,10 +292,10 @@ mod tests {
         let run = Cli::read("divvy container run image".split(' ').map(Into::into)).expect("it is one");
         assert!(run.verb.is_run());
     }
-    /// The commands in indented blocks of the pages, as a shell would split them. What a shell would put in their place
+    /// The commands in console blocks of the pages, as a shell would split them. What a shell would put in their place
     /// is `0`.
     fn commands(page: &str) -> Vec<Vec<String>> {
-        let lines = page.lines().filter_map(|line| line.strip_prefix("    "));
+        let lines = page.lines().filter_map(|line| line.strip_prefix("$ "));
         let lines = lines.map(|line| line.strip_prefix("sudo ").unwrap_or(line));
         let ours = lines.filter(|line| line.starts_with("divvy ") && !line.starts_with("divvy  "));
         let split = |line: &str| {

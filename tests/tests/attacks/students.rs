@@ -8,12 +8,16 @@ use divvy_tests::host::{finish, stderr};
 use divvy_tests::processes;
 use divvy_tests::system::System;
 
-/// The page's code blocks: its lines that begin with four spaces.
+/// The commands of the page's console blocks, and the lines of its settings.
 fn code() -> Vec<String> {
     let page = workspace().join("docs/one-card-thirty-students.md");
     let text = std::fs::read_to_string(page).expect("the page");
-    text.lines()
-        .filter_map(|line| line.strip_prefix("    "))
+    let commands = text.lines().filter_map(|line| line.strip_prefix("$ "));
+    let of_file = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    of_file
+        .expect("settings")
+        .lines()
+        .chain(commands)
         .map(|line| line.split('#').next().unwrap_or(line).trim().to_owned())
         .collect()
 }
