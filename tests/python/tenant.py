@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 
 MIB = 1 << 20
 # What says where drivers and their devices are: each level of isolation its own.
@@ -329,6 +330,85 @@ def churn(path, kernels, count):
         if os.fork() == 0:
             child()
         living += 1
+
+
+def without_main_thread(work):
+    """The kernel shows a process by its main thread: as one that has ended, though others of its threads go on."""
+    threading.Thread(target=work).start()
+    ctypes.CDLL(None).pthread_exit(None)
+
+
+def headless(size, path):
+    """A tenant whose main thread ends first. Another takes memory of the driver below."""
+
+    def work():
+        past(size, path)
+        signal.pause()
+
+    without_main_thread(work)
+
+
+def traced(size, path):
+    """A tenant that traces a child of its own. The child takes memory, and once it is killed its tracer never lets it end."""
+    TRACEME, CONT, SETOPTIONS = 0, 7, 0x4200
+    OF_CLONES, OF_ENDS, ENDS, ALL = 1 << 3, 1 << 6, 6, 0x40000000
+    trace = ctypes.CDLL(None).ptrace
+    trace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    child = os.fork()
+    if child == 0:
+        trace(TRACEME, 0, None, None)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        past(size, path)
+        signal.pause()
+    os.waitpid(child, 0)
+    trace(SETOPTIONS, child, None, OF_CLONES | OF_ENDS)
+    trace(CONT, child, None, None)
+    while True:
+        thread, status = os.waitpid(-1, ALL)
+        if not os.WIFSTOPPED(status):
+            continue
+        event, number = status >> 16, os.WSTOPSIG(status)
+        if event != ENDS:
+            trace(CONT, thread, None, None if event or number == signal.SIGSTOP else number)
+
+
+def spin(path, way):
+    """A tenant that launches kernels of 5 ms past the gate, on and on: in which way is named."""
+
+    def work():
+        ledgers = []
+        if way == "forge":
+            Device()
+            ledgers = [line for line in open("/proc/self/maps") if "memfd:divvy-ledger" in line]
+        starts = [int(line.split("-")[0], 16) for line in ledgers]
+        driver = ctypes.CDLL(path)
+        context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        driver.cuInit(0)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        driver.cuCtxSetCurrent(context)
+        error = driver.cuModuleLoadData(ctypes.byref(module), SPIN)
+        error = error or driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"spin")
+        length = ctypes.c_uint64(5_000_000)
+        arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.pointer(length), ctypes.c_void_p))
+        say(pid=os.getpid(), error=error)
+        while True:
+            for start in starts:
+                ctypes.memset(start + 64, 0, 8)
+                ctypes.memset(start + 4096 + 64, 0, 8 * 576 - 64)
+            for _ in range(4):
+                driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+            driver.cuCtxSynchronize()
+
+    if way == "headless":
+        without_main_thread(work)
+    if way != "fork":
+        work()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            work()
+        os._exit(0)
+    signal.pause()
 
 
 def outlive(size, path):

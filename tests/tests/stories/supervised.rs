@@ -234,6 +234,36 @@ fn a_program_that_forks_as_it_is_killed_holds_no_more_than_its_slice_for_long() 
     holds_no_more(&host, command, 8);
 }
 
+/// The kernel shows it as a process that has ended, because its main thread has.
+#[test]
+fn a_program_without_its_main_thread_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "headless", &[]);
+    command
+        .arg(python)
+        .arg(python_tenant())
+        .args(["headless", "3000"])
+        .arg(renamed(&host));
+    holds_no_more(&host, command, 5);
+}
+
+/// Its tracer, in the same slice, never lets it end: it holds its memory until that one is ended too.
+#[test]
+fn a_program_that_a_tracer_keeps_from_its_end_holds_no_more_than_its_slice_for_long() {
+    let host = Host::new();
+    let Some(python) = system_python() else { return };
+    let mut command = supervised(&host, "traced", &[]);
+    command
+        .arg(python)
+        .arg(python_tenant())
+        .args(["traced", "3000"])
+        .arg(renamed(&host));
+    holds_no_more(&host, command, 5);
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(events.contains("it traces process"), "{events}");
+}
+
 /// Containers are supervised by default. Here the policy lets the program be that goes past the limiter.
 #[test]
 fn a_container_that_goes_past_the_limiter_holds_no_more_than_its_slice_for_long() {
@@ -379,6 +409,71 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     assert!(!events.lines().any(of_honest), "{events}");
     thief.signal(Signal::KILL);
     assert!(honest.end().success());
+}
+
+/// Programs that pass the gate in other ways, all at once, with a tenth of the device each.
+#[test]
+fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
+    let host = Host::with_devices(DEVICE);
+    let Some(python) = system_python() else { return };
+    // A copy that is written again would end those that have it mapped.
+    let library = renamed(&host);
+    let ways = ["path", "replaced", "forge", "fork", "headless"];
+    let thieves: Vec<Tenant> = ways
+        .iter()
+        .map(|way| {
+            let mut command = supervised(&host, way, &["--compute", "10%", "--cap", "hard"]);
+            if *way == "replaced" {
+                let own = format!("LD_PRELOAD={}", driver(&host).join("libcuda.so.1").display());
+                command.args(["env", "-u", "LD_LIBRARY_PATH", &own]);
+            }
+            command.arg(&python).arg(python_tenant()).arg("spin");
+            match *way {
+                "replaced" => command.arg("libcuda.so.1"),
+                _ => command.arg(&library),
+            };
+            let (tenant, said) = Tenant::start_with_line({
+                command.arg(way);
+                command
+            });
+            assert_eq!(said["error"], json!(0), "{way}");
+            tenant
+        })
+        .collect();
+    let mut looks = vec![engine(&host)];
+    while looks.last().expect("one").now_ns - looks[0].now_ns < 9000 * MS {
+        std::thread::sleep(Duration::from_millis(100));
+        let last = looks.last().expect("one").clone();
+        let look = engine(&host);
+        // A look takes no lock, and may find a process's figures half written.
+        if thieves
+            .iter()
+            .all(|thief| busy(&look, thief) >= busy(&last, thief))
+        {
+            looks.push(look);
+        }
+        let left = |thief: &Tenant| PathBuf::from(format!("/proc/{}", thief.pid())).exists();
+        if !thieves.iter().all(left) {
+            let events = succeeded(&finish(&mut host.divvy(["events"])));
+            panic!("each lives on: {events}");
+        }
+    }
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    for (way, thief) in ways.iter().zip(&thieves) {
+        let mut worst: f64 = 0.0;
+        for (at, from) in looks.iter().enumerate() {
+            let Some(to) = looks[at..].iter().find(|to| to.now_ns - from.now_ns >= 5000 * MS) else {
+                break;
+            };
+            let part = (busy(to, thief) - busy(from, thief)) as f64 / (to.now_ns - from.now_ns) as f64;
+            worst = worst.max(part);
+        }
+        eprintln!("{way}: at most {:.1} % of 5 s", worst * 100.0);
+        assert!(worst < 0.13, "{way}: {:.1} % of 5 s: {events}", worst * 100.0);
+        let is_of_it = |line: &str| line.contains("frozen") && line.contains(way);
+        assert!(events.lines().any(is_of_it), "{way}: {events}");
+    }
+    thieves.iter().for_each(|thief| thief.signal(Signal::KILL));
 }
 
 /// Another process of the user's, in no slice, undoes each stop at once. That ends the program, though the slice is only to
@@ -611,5 +706,35 @@ fn supervision_lets_the_honest_resize_below_what_they_hold() {
     assert_eq!(total, LIMIT, "it keeps what it has");
     let events = succeeded(&finish(&mut host.divvy(["events"])));
     assert!(!events.contains("overuse"), "{events}");
+    assert!(tenant.end().success());
+}
+
+/// The user presses Ctrl-Z, and the agent is replaced: the new one cannot ask the stopped `divvy run` what is in use.
+#[test]
+fn what_a_stopped_run_held_before_a_resize_is_its_own_under_the_next_agent_too() {
+    let host = Host::new();
+    let mut command = supervised(&host, "shrunk", &[]);
+    command.arg(probe());
+    let mut tenant = Tenant::start(command);
+    assert_eq!(tenant.allocate(900 * MIB), Ok(()));
+    succeeded(&finish(
+        &mut host.divvy(["resize", "shrunk", "--memory", "512MiB"]),
+    ));
+    let run = host.json(["ps"])["items"][0]["page_server_pid"]
+        .as_u64()
+        .expect("its run");
+    let run = u32::try_from(run).expect("a number");
+    divvy_tests::processes::signal(run, Signal::STOP);
+    host.kill_agent();
+    host.json(["ps"]);
+    std::thread::sleep(Duration::from_secs(4));
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(!events.contains("overuse"), "{events}");
+    divvy_tests::processes::signal(run, Signal::CONT);
+    std::thread::sleep(Duration::from_secs(3));
+    let events = succeeded(&finish(&mut host.divvy(["events"])));
+    assert!(!events.contains("overuse"), "{events}");
+    let (_free, total) = tenant.memory();
+    assert_eq!(total, 512 * MIB, "it lives and answers");
     assert!(tenant.end().success());
 }

@@ -10,12 +10,14 @@ use super::sight::OfSlice;
 use super::turn::Turn;
 use crate::api::events::EventKind;
 use crate::decide::supervise::ProcessId;
-use crate::decide::supervise::memory::{GOING, Held, Target};
+use crate::decide::supervise::memory::{Held, Target};
 use crate::leasing::monotonic;
 use crate::system::procs;
 
 /// How often the processes of a slice that is to be ended as a whole are looked for.
 const ROUNDS: usize = 16;
+/// A killed process that is not on its way out after so long is held by its tracer, in nanoseconds.
+const HELD: u64 = 30_000_000;
 
 impl Turn<'_> {
     pub fn end(&mut self, target: Target, beyond: Bytes, processes: &[Held]) {
@@ -88,7 +90,7 @@ impl Turn<'_> {
                 .register
                 .get(id)
                 .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
-            if self.at.saturating_sub(since) <= GOING || procs::is_leaving(id.pid) {
+            if self.at.saturating_sub(since) <= HELD || procs::is_leaving(id.pid) {
                 continue;
             }
             let mut found: Vec<ProcessId> = Vec::new();

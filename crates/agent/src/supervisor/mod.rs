@@ -56,6 +56,8 @@ const ALERT: Duration = Duration::from_millis(100);
 const HUNT: Duration = Duration::from_millis(20);
 /// For how long looks stay that fast after a figure of a process that no look found alive, in nanoseconds.
 const HUNTED: u64 = 2_000_000_000;
+/// For how long looks come as fast after a process was ended that is still there, in nanoseconds.
+const ENDS: u64 = 1_000_000_000;
 /// How seldom all processes of supervised slices are noted at most, in nanoseconds: one that ends its `divvy run` later is
 /// still known to be the slice's. Each look does so where a walk over all processes is cheap.
 const NOTED: u64 = 1_000_000_000;
@@ -251,7 +253,11 @@ impl Supervisor {
                 let dead = of_dead.bills.get(&record.id).copied().unwrap_or(0);
                 let is_watched = turn.time(seen, dead, charge);
                 if is_alert || is_watched {
-                    pause = ALERT;
+                    pause = pause.min(ALERT);
+                }
+                let ending = account.memory.ending();
+                if ending.iter().any(|(_, since)| at.saturating_sub(*since) < ENDS) {
+                    pause = HUNT;
                 }
             }
         }

@@ -19,7 +19,7 @@ pub(crate) const TOLERANCE: Bytes = Bytes(32 << 20);
 /// An ended process that is still there after this time cannot be ended, as in an uninterruptible sleep.
 const UNENDING: u64 = 5000 * MILLISECOND;
 /// An ended process that the kernel does not take down by then is held by something, as by a tracer: it counts again.
-pub(crate) const GOING: u64 = 200 * MILLISECOND;
+const GOING: u64 = 200 * MILLISECOND;
 /// Between two slices of a user that follow each other so soon, what the first held counts as held on.
 const FOLLOWS: u64 = 600 * MILLISECOND;
 
