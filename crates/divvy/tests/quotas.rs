@@ -215,9 +215,16 @@ fn what_the_page_says_works_in_its_order() {
         .filter_map(|line| line.strip_prefix("$ "))
         .filter(|line| line.starts_with("divvy "))
         .collect();
-    let of_file = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let of_file = page
+        .split("```toml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
     let settings: Vec<&str> = of_file.expect("settings").lines().collect();
-    assert_eq!((commands.len(), settings.len()), (8, 9), "{commands:?} {settings:?}");
+    assert_eq!(
+        (commands.len(), settings.len()),
+        (8, 9),
+        "{commands:?} {settings:?}"
+    );
     let of_several = |line: &&str| !line.starts_with("run_dir") && !line.starts_with("admit_others");
     let settings: Vec<&str> = settings.into_iter().filter(of_several).collect();
     let host = Host::new();

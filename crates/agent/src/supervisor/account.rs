@@ -1,7 +1,4 @@
-//! What looks found of slices on devices, and what of that outlives a slice.
-//!
-//! A user's slices that follow each other have one second of grace and one share together: what is left of an account goes
-//! to the next slices of that user on the device, for ten seconds. It goes to no other user's.
+//! What looks found of slices on devices, and what of that outlives the agent.
 
 use std::collections::HashMap;
 
@@ -13,13 +10,8 @@ use crate::decide::supervise::time::Time;
 use crate::life::records;
 use crate::start::rundir::RunDir;
 
-/// For how long what is left of a slice counts for the next one, in nanoseconds.
-const LEFT: u64 = 10_000_000_000;
 /// A device that gives no figure for so long has frozen slices go on, in nanoseconds.
 pub(super) const SILENT: u64 = 5_000_000_000;
-/// No more is remembered of slices that have ended.
-const MOST_LEFT: usize = 4096;
-
 /// What earlier looks found of a slice on a device.
 #[derive(Debug, Default)]
 pub(super) struct Account {
@@ -38,23 +30,8 @@ pub(super) struct Account {
     pub largest: Option<Bytes>,
     /// Its share of the device at the last look, in parts of 10,000.
     pub share: u32,
-    /// It has the debt of an earlier slice, and that was not told yet.
-    pub is_debt_new: bool,
-    uid: u32,
-    /// A container's slice of root's: whose program it is, is not known.
-    is_of_any: bool,
-    /// When the first look at it was, and the last one with a figure, in nanoseconds.
-    since: u64,
+    /// When the last look with a figure was, in nanoseconds.
     pub seen_at: u64,
-}
-
-/// What an earlier slice of a user left on a device.
-#[derive(Debug)]
-struct Left {
-    memory: Memory,
-    time: Time,
-    share: u32,
-    at: u64,
 }
 
 /// A limit, as it is written down.
@@ -69,17 +46,14 @@ struct Largest {
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     pub all: HashMap<(String, String), Account>,
-    /// By user and device.
-    left: HashMap<(u32, String), Left>,
-    /// When the last look was, in nanoseconds; none before the first one.
-    looked_at: Option<u64>,
+    /// There was a look before.
+    has_looked: bool,
 }
 
 impl Accounts {
     /// Keeps an account for each of these slices on each of its devices. `at` is the time of this look, in nanoseconds.
     pub fn keep(&mut self, supervised: &[&SliceRecord], at: u64, run: &RunDir) {
-        let is_first = self.looked_at.is_none();
-        let looked_at = self.looked_at.replace(at).unwrap_or(at);
+        let is_first = !std::mem::replace(&mut self.has_looked, true);
         let present: HashMap<&str, &SliceRecord> = supervised
             .iter()
             .map(|record| (record.id.as_str(), *record))
@@ -88,12 +62,9 @@ impl Accounts {
             let record = present.get(slice.as_str());
             record.is_some_and(|record| record.shares.on(device).is_some())
         };
-        let ended: Vec<((String, String), Account)> = self.all.extract_if(|of, _| !is_there(of)).collect();
-        let mut is_changed = !ended.is_empty();
-        for ((_, device), account) in ended {
-            self.leave(device, account, at, looked_at);
-        }
-        self.left.retain(|_, left| at.saturating_sub(left.at) <= LEFT);
+        let count = self.all.len();
+        self.all.retain(|of, _| is_there(of));
+        let mut is_changed = self.all.len() < count;
         let before: Vec<Largest> = match is_first {
             true => records::stored_limits(run),
             false => Vec::new(),
@@ -105,20 +76,12 @@ impl Accounts {
                     let known = before
                         .iter()
                         .find(|one| (&one.slice, &one.device) == (&record.id, &share.device_uuid));
-                    let mut account = Account {
+                    Account {
                         is_adopted: is_first,
                         largest: known.map(|one| one.bytes),
-                        uid: record.uid,
-                        is_of_any: record.uid == 0 && record.lasting,
-                        since: at,
                         seen_at: at,
                         ..Account::default()
-                    };
-                    let left = self.left.get(&(record.uid, share.device_uuid.clone()));
-                    if let Some(left) = left.filter(|_| !account.is_of_any) {
-                        account.inherit(&left.memory, &left.time, left.share, at, looked_at);
                     }
-                    account
                 });
                 is_changed |= account.note_limit(share);
             }
@@ -126,34 +89,6 @@ impl Accounts {
         if is_changed || is_first {
             self.store(run);
         }
-    }
-
-    /// What is left of an account goes to what its user has begun since, and to what the user begins in the next seconds.
-    fn leave(&mut self, device: String, account: Account, at: u64, looked_at: u64) {
-        if account.is_of_any {
-            return;
-        }
-        for ((_, other), younger) in &mut self.all {
-            let is_next = younger.uid == account.uid && !younger.is_of_any && *other == device;
-            if is_next && younger.since > account.since && at.saturating_sub(younger.since) <= LEFT {
-                younger.inherit(&account.memory, &account.time, account.share, at, looked_at);
-            }
-        }
-        let of = (account.uid, device);
-        if self.left.len() >= MOST_LEFT && !self.left.contains_key(&of) {
-            return;
-        }
-        let mut left = Left {
-            memory: account.memory,
-            time: account.time,
-            share: account.share,
-            at,
-        };
-        if let Some(before) = self.left.remove(&of) {
-            left.memory.inherit(&before.memory, at);
-            left.time.inherit(&before.time, looked_at, before.share);
-        }
-        self.left.insert(of, left);
     }
 
     fn store(&self, run: &RunDir) {
@@ -191,13 +126,6 @@ impl Accounts {
 }
 
 impl Account {
-    fn inherit(&mut self, memory: &Memory, time: &Time, share: u32, at: u64, looked_at: u64) {
-        let owed = self.time.owes();
-        self.memory.inherit(memory, at);
-        self.time.inherit(time, looked_at, share);
-        self.is_debt_new |= owed == 0 && self.time.owes() > 0;
-    }
-
     /// Returns whether its limit is larger than it was known to be.
     fn note_limit(&mut self, share: &DeviceShare) -> bool {
         let limit = Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0));

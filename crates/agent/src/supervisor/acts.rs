@@ -17,7 +17,7 @@ use crate::system::procs;
 /// How often the processes of a slice that is to be ended as a whole are looked for.
 const ROUNDS: usize = 16;
 /// A killed process that is not on its way out after so long is held by its tracer, in nanoseconds.
-const HELD: u64 = 30_000_000;
+const HELD: u64 = 150_000_000;
 
 impl Turn<'_> {
     pub fn end(&mut self, target: Target, beyond: Bytes, processes: &[Held]) {

@@ -144,6 +144,8 @@ impl Supervisor {
                 at: monotonic(),
             })
             .collect();
+        // A slice within another may have begun meanwhile: its processes are not the outer one's.
+        let (records, _) = self.slices(!before.is_empty());
         self.judge(&records, seen)
     }
 
@@ -170,6 +172,7 @@ impl Supervisor {
             .collect();
         known.records = supervised.iter().map(|record| (*record).clone()).collect();
         let at = monotonic();
+        let judged_at = at;
         known.accounts.keep(&supervised, at, &self.run);
         // Nothing stays stopped for a slice that has ended or is no longer supervised.
         for id in freezer.ids() {
@@ -232,7 +235,8 @@ impl Supervisor {
                 let Some(account) = known.accounts.all.get_mut(&of) else {
                     continue;
                 };
-                account.seen_at = at;
+                // Another device's driver may have answered much later than this one's.
+                account.seen_at = judged_at;
                 let mut turn = Turn {
                     supervisor: self,
                     record,

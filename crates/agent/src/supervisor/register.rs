@@ -176,8 +176,15 @@ impl Register {
 
     /// The slice of the nearest `divvy run`, or process that was vouched for, above it or that it is.
     fn below(&self, id: ProcessId, watched: &Watched, slices: &Slices<'_>) -> Option<Found> {
+        let decides = |pid: u32| {
+            let known = self.known.get(&pid);
+            slices.runs.iter().any(|(run, _)| run.pid() == pid)
+                || known.is_some_and(|known| known.watched.life() == Life::Alive)
+        };
         let mut chain = vec![id.pid];
-        chain.extend(procs::ancestors(id.pid, id.start_ticks).ok()?);
+        if !decides(id.pid) {
+            chain.extend(procs::ancestors_until(id.pid, id.start_ticks, decides).ok()?);
+        }
         for at in chain {
             if let Some((run, record)) = slices.runs.iter().find(|(run, _)| run.pid() == at) {
                 let both = run.life() == Life::Alive && watched.life() == Life::Alive;

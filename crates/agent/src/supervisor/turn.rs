@@ -56,7 +56,9 @@ impl Turn<'_> {
                         .held
                         .iter()
                         .fold(0_u64, |sum, (_, held)| sum.saturating_add(held.0));
-                    self.account.memory.allow_what_is_held(Bytes(held));
+                    // The ledger is the tenant's to write: it may keep no more than it ever was allowed.
+                    let most = self.account.largest.unwrap_or(Bytes(u64::MAX));
+                    self.account.memory.allow_what_is_held(Bytes(held).min(most));
                 }
             }
         }
@@ -137,7 +139,7 @@ impl Turn<'_> {
             return false;
         };
         self.account.share = charge.share;
-        let pays = self.account.time.pays() && !std::mem::take(&mut self.account.is_debt_new);
+        let pays = self.account.time.pays();
         let step = self.account.time.look(&time::Look {
             at: self.at,
             used: &seen.used,

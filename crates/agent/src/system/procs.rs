@@ -293,19 +293,29 @@ pub enum Lost {
 /// # Errors
 /// [`Lost`].
 pub fn ancestors(pid: u32, since: u64) -> Result<Vec<u32>, Lost> {
-    ancestors_by(pid, since, Stat::of)
+    ancestors_by(pid, since, |_| false, Stat::of)
+}
+
+/// The same up to the first for which `stop` says so, that one included. A tenant can make its tree of processes deep, and
+/// each level costs two looks.
+///
+/// # Errors
+/// [`Lost`].
+pub fn ancestors_until(pid: u32, since: u64, stop: impl Fn(u32) -> bool) -> Result<Vec<u32>, Lost> {
+    ancestors_by(pid, since, stop, Stat::of)
 }
 
 fn ancestors_by(
     pid: u32,
     since: u64,
+    stop: impl Fn(u32) -> bool,
     mut look: impl FnMut(u32) -> io::Result<Stat>,
 ) -> Result<Vec<u32>, Lost> {
     const TRIES: u32 = 32;
     for _ in 0..TRIES {
         match look(pid) {
             Ok(own) if own.start_ticks == since && !own.has_ended() => {
-                if let Some(above) = walk(pid, own, &mut look).map_err(Lost::Unknown)? {
+                if let Some(above) = walk(pid, own, &stop, &mut look).map_err(Lost::Unknown)? {
                     return Ok(above);
                 }
             }
@@ -318,7 +328,12 @@ fn ancestors_by(
 }
 
 /// One walk; none where it has to start over.
-fn walk(pid: u32, own: Stat, look: &mut impl FnMut(u32) -> io::Result<Stat>) -> io::Result<Option<Vec<u32>>> {
+fn walk(
+    pid: u32,
+    own: Stat,
+    stop: &impl Fn(u32) -> bool,
+    look: &mut impl FnMut(u32) -> io::Result<Stat>,
+) -> io::Result<Option<Vec<u32>>> {
     /// Deeper than any honest tree of processes.
     const DEEPEST: usize = 4096;
     let mut look = |pid| match look(pid) {
@@ -334,10 +349,17 @@ fn walk(pid: u32, own: Stat, look: &mut impl FnMut(u32) -> io::Result<Stat>) -> 
         };
         // The child is looked at again: it is still a child, so this number meant the parent at that look.
         let still = look(child.0)?.is_some_and(|now| now.is_child_as(child.1));
-        if !still || stat.start_ticks > child.1.start_ticks || above.len() == DEEPEST {
+        if !still || stat.start_ticks > child.1.start_ticks {
             return Ok(None);
         }
+        // Another walk would be as long.
+        if above.len() == DEEPEST {
+            return Err(io::Error::from(ErrorKind::FileTooLarge));
+        }
         above.push(parent);
+        if stop(parent) {
+            break;
+        }
         child = (parent, stat);
     }
     Ok(Some(above))
@@ -476,9 +498,12 @@ ctypes.CDLL(None).pthread_exit(None)
             3 => Ok(stat(1, 30)),
             _ => Err(io::Error::from(ErrorKind::NotFound)),
         };
-        assert_eq!(ancestors_by(9, 90, tree).expect("steady"), [7, 3]);
-        assert!(matches!(ancestors_by(9, 91, tree), Err(Lost::Ended)), "another");
-        assert!(matches!(ancestors_by(8, 80, tree), Err(Lost::Ended)));
+        assert_eq!(ancestors_by(9, 90, |_| false, tree).expect("steady"), [7, 3]);
+        assert!(
+            matches!(ancestors_by(9, 91, |_| false, tree), Err(Lost::Ended)),
+            "another"
+        );
+        assert!(matches!(ancestors_by(8, 80, |_| false, tree), Err(Lost::Ended)));
         // Its parent ends while it is looked at, and 3 takes it over.
         let mut looks = 0;
         let orphaned = |pid: u32| {
@@ -489,13 +514,19 @@ ctypes.CDLL(None).pthread_exit(None)
                 _ => tree(pid),
             }
         };
-        assert_eq!(ancestors_by(9, 90, orphaned).expect("steady at last"), [3]);
+        assert_eq!(
+            ancestors_by(9, 90, |_| false, orphaned).expect("steady at last"),
+            [3]
+        );
         // Its parent's number means a younger process.
         let younger = |pid: u32| match pid {
             7 => Ok(stat(1, 95)),
             _ => tree(pid),
         };
-        assert!(matches!(ancestors_by(9, 90, younger), Err(Lost::Unsteady)));
+        assert!(matches!(
+            ancestors_by(9, 90, |_| false, younger),
+            Err(Lost::Unsteady)
+        ));
         // It has another parent whenever it is looked at again.
         let mut turn = 0;
         let restless = |pid: u32| {
@@ -505,12 +536,18 @@ ctypes.CDLL(None).pthread_exit(None)
                 _ => tree(pid),
             }
         };
-        assert!(matches!(ancestors_by(9, 90, restless), Err(Lost::Unsteady)));
+        assert!(matches!(
+            ancestors_by(9, 90, |_| false, restless),
+            Err(Lost::Unsteady)
+        ));
         let blind = |pid: u32| match pid {
             7 => Err(io::Error::from_raw_os_error(Errno::MFILE.raw_os_error())),
             _ => tree(pid),
         };
-        assert!(matches!(ancestors_by(9, 90, blind), Err(Lost::Unknown(_))));
+        assert!(matches!(
+            ancestors_by(9, 90, |_| false, blind),
+            Err(Lost::Unknown(_))
+        ));
         let own = std::process::id();
         let began = start_ticks(own).expect("we live");
         let parent = std::os::unix::process::parent_id();

@@ -20,9 +20,6 @@ pub(crate) const TOLERANCE: Bytes = Bytes(32 << 20);
 const UNENDING: u64 = 5000 * MILLISECOND;
 /// An ended process that the kernel does not take down by then is held by something, as by a tracer: it counts again.
 const GOING: u64 = 200 * MILLISECOND;
-/// Between two slices of a user that follow each other so soon, what the first held counts as held on.
-const FOLLOWS: u64 = 600 * MILLISECOND;
-
 /// One process that the kernel vouches for as the slice's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
@@ -143,7 +140,7 @@ impl Memory {
                 // What happened while the driver did not answer is unknown. A look that is late all the same counts in
                 // full: a tenant can make looks slow.
                 _ if missed && time > GRACE => 0,
-                true => self.beyond_for.saturating_add(time),
+                true => self.beyond_for.saturating_add(time).min(GRACE),
                 false => self.beyond_for.saturating_sub(time / 4),
             };
         }
@@ -183,22 +180,6 @@ impl Memory {
     /// Whether it was to be ended, and is there still.
     pub fn is_ending(&self, id: ProcessId) -> bool {
         self.ending.contains_key(&id)
-    }
-
-    /// Takes over the grace that an earlier slice of the same user has used up, at `at`, in nanoseconds.
-    pub fn inherit(&mut self, left: &Self, at: u64) {
-        let Some((looked, was_beyond)) = left.looked else {
-            return;
-        };
-        let since = at.saturating_sub(looked);
-        if was_beyond && since <= FOLLOWS && self.looked.is_none() {
-            self.looked = Some((looked, true));
-        }
-        self.beyond_for = self.beyond_for.max(left.beyond_for.saturating_sub(since / 4));
-        if left.ends > 0 && at.saturating_sub(left.ended_at) <= REMEMBERED {
-            self.ends = self.ends.max(left.ends);
-            self.ended_at = self.ended_at.max(left.ended_at);
-        }
     }
 
     /// Takes what the slice holds now for what it may hold: it was resized to less while no look saw what it had before.

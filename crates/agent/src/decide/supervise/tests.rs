@@ -136,62 +136,6 @@ fn looks_that_come_late_count_and_a_driver_that_is_silent_forgives() {
     assert!(look(&mut memory, 4000, &[held(1, 2000, 0)]).end.is_some());
 }
 
-/// One slice after the other, each for less than a second.
-#[test]
-fn slices_of_a_user_that_follow_each_other_have_one_second_together() {
-    let mut before: Option<Memory> = None;
-    let mut ended = None;
-    for slice in 0..4_u32 {
-        let mut memory = Memory::default();
-        for part in 0..3 {
-            let at = u64::from(slice) * 1000 + part * 250 + 250;
-            if let Some(left) = before.take() {
-                memory.inherit(&left, at * MS);
-            }
-            let found = look(&mut memory, at, &[held(slice + 1, 2000, 0)]);
-            ended = ended.or(found.end.map(|_| at));
-        }
-        before = Some(memory);
-    }
-    assert_eq!(ended, Some(1500), "in the second one");
-    // Long after, nothing of it is left.
-    let mut later = Memory::default();
-    later.inherit(&before.expect("one"), 60_000 * MS);
-    assert_eq!(look(&mut later, 60_000, &[held(9, 2000, 0)]).end, None);
-    assert_eq!(look(&mut later, 60_900, &[held(9, 2000, 0)]).end, None);
-}
-
-/// Slices of half a second each, one after the other, of which each uses the whole device past the gate.
-#[test]
-fn slices_of_a_user_that_follow_each_other_have_one_share_together() {
-    for charged in [0, 100] {
-        let mut before: Option<Time> = None;
-        let (mut used, mut froze, mut now) = (0, false, 0);
-        for slice in 0..40_u32 {
-            let (mut time, mut total, mut frozen) = (Time::default(), 0, false);
-            if let Some(left) = before.take() {
-                time.inherit(&left, now * MS, 3000);
-            }
-            for _ in 0..5 {
-                now += 100;
-                total += if frozen { 0 } else { 100 };
-                match timed(&mut time, now, &[(slice + 1, total)], total * charged / 100) {
-                    Step::Freeze(_) => frozen = true,
-                    Step::Thaw => frozen = false,
-                    Step::Nothing | Step::Fails => {}
-                }
-                froze |= frozen;
-            }
-            used += total;
-            before = Some(time);
-        }
-        match charged {
-            0 => assert!(used <= 20_000 * 3 / 10 + 1000, "{used} ms of 20 s"),
-            _ => assert!(!froze, "what is charged is owed by none"),
-        }
-    }
-}
-
 #[test]
 fn the_process_that_accounts_for_least_is_ended_and_then_what_takes_its_place() {
     let mut memory = Memory::default();

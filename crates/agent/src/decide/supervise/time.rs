@@ -127,43 +127,6 @@ impl Time {
         self.suspected || self.debt.is_some()
     }
 
-    /// What it owes, in nanoseconds.
-    pub fn owes(&self) -> u64 {
-        self.debt.unwrap_or(0).max(0).unsigned_abs()
-    }
-
-    /// Takes over what an earlier slice of the same user took past the gate. `looked` is when the last look at the device
-    /// was, in nanoseconds, and `share` the earlier slice's, in parts of 10,000. A new slice is judged from its first look
-    /// on.
-    pub fn inherit(&mut self, left: &Self, looked: u64, share: u32) {
-        let Some(before) = &left.before else { return };
-        let idle = looked.saturating_sub(before.at);
-        let paid = part(idle, u64::from(share));
-        if self.before.is_none() {
-            // Its processes and its charge began behind that look.
-            self.before = Some(Before {
-                at: looked,
-                charged: 0,
-                totals: HashMap::new(),
-                moved_at: looked,
-            });
-        } else if !left.is_watched() {
-            return;
-        }
-        let uncharged = left.uncharged.max(0);
-        let uncharged = uncharged.saturating_sub(signed(part(idle, FORGIVEN_OF_TOTAL)));
-        self.uncharged = self.uncharged.max(uncharged);
-        self.beyond = self.beyond.max(left.beyond.saturating_sub(paid));
-        self.suspected |= left.suspected;
-        self.delay = self.delay.max(left.delay);
-        self.late = self.late.max(left.late);
-        if let Some(debt) = left.debt {
-            let debt = debt.saturating_sub(signed(paid));
-            self.debt = Some(self.debt.map_or(debt, |own| own.max(debt)));
-            self.owed_at = self.owed_at.max(left.owed_at);
-        }
-    }
-
     /// Takes the figures of a look.
     pub fn look(&mut self, look: &Look<'_>) -> Step {
         if look.is_open {
