@@ -411,7 +411,8 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     assert!(honest.end().success());
 }
 
-/// Programs that pass the gate in other ways, all at once, with a tenth of the device each.
+/// Programs that pass the gate in other ways, all at once, with 15 % of the device each: as much in five seconds as
+/// the burst before the first freeze.
 #[test]
 fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
     let host = Host::with_devices(DEVICE);
@@ -422,7 +423,7 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
     let thieves: Vec<Tenant> = ways
         .iter()
         .map(|way| {
-            let mut command = supervised(&host, way, &["--compute", "10%", "--cap", "hard"]);
+            let mut command = supervised(&host, way, &["--compute", "15%", "--cap", "hard"]);
             if *way == "replaced" {
                 let own = format!("LD_PRELOAD={}", driver(&host).join("libcuda.so.1").display());
                 command.args(["env", "-u", "LD_LIBRARY_PATH", &own]);
@@ -440,6 +441,11 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
             tenant
         })
         .collect();
+    // One that has two of the driver's libraries loaded stands there twice.
+    let all_of = |look: &divvy_device::EngineUsage, thief: &Tenant| -> u64 {
+        let own = look.processes.iter().filter(|one| one.pid == thief.device_pid());
+        own.map(|one| one.busy_ns).sum()
+    };
     let mut looks = vec![engine(&host)];
     while looks.last().expect("one").now_ns - looks[0].now_ns < 9000 * MS {
         std::thread::sleep(Duration::from_millis(100));
@@ -448,7 +454,7 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
         // A look takes no lock, and may find a process's figures half written.
         if thieves
             .iter()
-            .all(|thief| busy(&look, thief) >= busy(&last, thief))
+            .all(|thief| all_of(&look, thief) >= all_of(&last, thief))
         {
             looks.push(look);
         }
@@ -465,11 +471,12 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
             let Some(to) = looks[at..].iter().find(|to| to.now_ns - from.now_ns >= 5000 * MS) else {
                 break;
             };
-            let part = (busy(to, thief) - busy(from, thief)) as f64 / (to.now_ns - from.now_ns) as f64;
+            let part = (all_of(to, thief) - all_of(from, thief)) as f64 / (to.now_ns - from.now_ns) as f64;
             worst = worst.max(part);
         }
         eprintln!("{way}: at most {:.1} % of 5 s", worst * 100.0);
-        assert!(worst < 0.13, "{way}: {:.1} % of 5 s: {events}", worst * 100.0);
+        assert!(worst > 0.01, "{way}: it has something");
+        assert!(worst < 0.19, "{way}: {:.1} % of 5 s: {events}", worst * 100.0);
         let is_of_it = |line: &str| line.contains("frozen") && line.contains(way);
         assert!(events.lines().any(is_of_it), "{way}: {events}");
     }
