@@ -29,8 +29,8 @@ schemas! {
     Event
     HistoryList
     IsolationList
-    Killed
     K8sPlan
+    Killed
     KitReport
     MigChanges
     MigDeviceList

@@ -17,6 +17,7 @@ use divvy_kube::names::Terms;
 use divvy_kube::templates::{ASKS, Template};
 use divvy_kube::webhook::follow::follow;
 use gtmpl::{FuncError, Value as Word};
+use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::Client;
 use kube::client::Body;
@@ -486,8 +487,16 @@ async fn the_nodes_rights_are_the_calls_that_it_makes() {
         live.create(&slice).expect("created");
         live.replace(&slice).expect("replaced");
         live.delete("s").expect("deleted");
+        live.probe(&slice).expect("kept");
         live.claim("n", "c").expect("a claim");
+        live.pods("n", "a").expect("pods");
+        live.tell(&Event::default()).expect("written");
     });
     asked.await.expect("asked");
     assert_eq!(until(&calls, &rights).await, rights);
+    let fallback = self::rights(&json!({"mode": "fallback"}), "divvy-node");
+    assert!(
+        fallback.is_empty(),
+        "the device plugin asks the kubelet and no API server: {fallback:?}"
+    );
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::quantity::whole;
 
-/// The annotation of a node with its devices, which its device plugin writes.
+/// The annotation of a node with its devices. Nothing of Divvy's writes it yet (docs/kubernetes.md).
 pub const DEVICES: &str = "gpu.divvy.dev/devices";
 /// The annotation of a pod with what it has, which comes with its node in one write: the Binding's annotations are the pod's.
 pub const GRANTS: &str = "gpu.divvy.dev/grants";
