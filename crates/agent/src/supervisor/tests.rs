@@ -517,62 +517,6 @@ fn on_device(id: &str, uid: u32) -> SliceRecord {
     record
 }
 
-fn beyond(account: &mut super::account::Account, at: u64) -> bool {
-    use crate::decide::supervise::memory::{Held, Look};
-    let held = Held {
-        id: ProcessId {
-            pid: 7,
-            start_ticks: 7,
-        },
-        memory: divvy_model::Bytes(1 << 30),
-        accounted: divvy_model::Bytes(0),
-        leaves: false,
-    };
-    let found = account.memory.look(&Look {
-        at,
-        limit: divvy_model::Bytes(1),
-        accounted: divvy_model::Bytes(0),
-        context: divvy_model::Bytes(0),
-        processes: &[held],
-    });
-    found.end.is_some()
-}
-
-#[test]
-fn what_is_left_of_a_slice_counts_for_its_users_next_one_and_for_no_other_users() {
-    const MS: u64 = 1_000_000;
-    let folder = tempfile::tempdir().expect("a folder");
-    let run = members(folder.path()).run;
-    let root = on_device("cccccccc", 0);
-    let container = SliceRecord {
-        lasting: true,
-        ..root.clone()
-    };
-    for (first, second, is_next) in [
-        (on_device("aaaaaaaa", 5), on_device("bbbbbbbb", 5), true),
-        (on_device("aaaaaaaa", 5), on_device("bbbbbbbb", 6), false),
-        (root, container.clone(), false),
-        (container, on_device("dddddddd", 0), false),
-    ] {
-        let mut accounts = super::account::Accounts::default();
-        let of = |record: &SliceRecord| (record.id.clone(), "GPU-0".to_owned());
-        accounts.keep(&[], 0, &run);
-        accounts.keep(&[&first], 1000 * MS, &run);
-        for at in [1000, 1250, 1500, 1750] {
-            assert!(!beyond(accounts.all.get_mut(&of(&first)).expect("kept"), at * MS));
-        }
-        accounts.keep(&[], 2000 * MS, &run);
-        let second = SliceRecord {
-            id: "eeeeeeee".into(),
-            ..second
-        };
-        accounts.keep(&[&second], 2250 * MS, &run);
-        let account = accounts.all.get_mut(&of(&second)).expect("kept");
-        let ended = [2250, 2500].map(|at| beyond(account, at * MS));
-        assert_eq!(ended.contains(&true), is_next, "{first:?} {second:?}");
-    }
-}
-
 #[test]
 fn the_largest_limit_outlives_the_agent_and_an_adopted_slice_is_known_as_such() {
     let folder = tempfile::tempdir().expect("a folder");
