@@ -12,8 +12,15 @@ const CONFIGURATION: &str = "/etc/divvy/config.toml";
 fn code() -> Vec<String> {
     let page = workspace().join("docs/one-card-thirty-students.md");
     let text = std::fs::read_to_string(page).expect("the page");
-    let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
-    lines
+    let commands = text.lines().filter_map(|line| line.strip_prefix("$ "));
+    let of_file = text
+        .split("```toml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next());
+    of_file
+        .expect("settings")
+        .lines()
+        .chain(commands)
         .map(|line| line.split('#').next().unwrap_or(line).trim().to_owned())
         .collect()
 }
