@@ -6,7 +6,7 @@
 //! - [`plan`]: what came of it, how the rest is fragmented, and what would place more.
 //! - [`fallback`]: clusters without DRA: what the scheduler extender counts and decides.
 //!
-//! docs/kubernetes.md says what it is for, docs/adr/0053 why it is so.
+//! docs/kubernetes.md says what it is for, docs/adr/0052 why it is so.
 #![forbid(unsafe_code)]
 
 pub mod allocate;

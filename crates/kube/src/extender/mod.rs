@@ -5,7 +5,7 @@
 //! - [`cluster`]: what is asked of the API server, behind a trait.
 //! - [`service`]: the answers; [`watching`] keeps the ledger as the API server has it.
 //!
-//! docs/adr/0054 says why a bind needs no lock and no time limit.
+//! docs/adr/0053 says why a bind needs no lock and no time limit.
 
 pub mod cluster;
 pub mod objects;
