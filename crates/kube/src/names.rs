@@ -233,7 +233,8 @@ fn container_ask(name: &str, limits: &[(String, u64)], terms: &Terms) -> Result<
         }
         System::Gpushare => {
             ask.devices = count(of("aliyun.com/gpu-count").unwrap_or(1))?;
-            let number = of("aliyun.com/gpu-mem").ok_or("gpu-count without gpu-mem")?;
+            let number = of("aliyun.com/gpu-mem").filter(|mib| *mib > 0);
+            let number = number.ok_or("gpu-count without gpu-mem")?;
             let unit = if terms.gpushare_in_mib { 1 } else { 1024 };
             ask.memory = Memory::Mib(number.checked_mul(unit).ok_or("that is too much memory")?);
         }

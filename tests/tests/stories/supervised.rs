@@ -411,8 +411,8 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
     assert!(honest.end().success());
 }
 
-/// Programs that pass the gate in other ways, all at once, with 15 % of the device each: as much in five seconds as
-/// the burst before the first freeze.
+/// Programs that pass the gate in other ways, all at once, with 15 % of the device each. What they have before the first
+/// freeze is not looked at: on a busy machine that comes after seconds, and each has a fifth until then.
 #[test]
 fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
     let host = Host::with_devices(DEVICE);
@@ -447,7 +447,7 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
         own.map(|one| one.busy_ns).sum()
     };
     let mut looks = vec![engine(&host)];
-    while looks.last().expect("one").now_ns - looks[0].now_ns < 9000 * MS {
+    while looks.last().expect("one").now_ns - looks[0].now_ns < 10_000 * MS {
         std::thread::sleep(Duration::from_millis(100));
         let last = looks.last().expect("one").clone();
         let look = engine(&host);
@@ -467,7 +467,12 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
     let events = succeeded(&finish(&mut host.divvy(["events"])));
     for (way, thief) in ways.iter().zip(&thieves) {
         let mut worst: f64 = 0.0;
-        for (at, from) in looks.iter().enumerate() {
+        let began = looks[0].now_ns;
+        let frozen = looks
+            .iter()
+            .enumerate()
+            .filter(|(_, look)| look.now_ns - began >= 4000 * MS);
+        for (at, from) in frozen {
             let Some(to) = looks[at..].iter().find(|to| to.now_ns - from.now_ns >= 5000 * MS) else {
                 break;
             };

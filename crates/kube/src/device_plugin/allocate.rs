@@ -115,7 +115,7 @@ impl Allocator {
         let kept = self.kept();
         // What the kubelet gives out is free: its last pod has ended.
         take_back(&kept, resource, ids)?;
-        let mut record = planned(found, &parts);
+        let mut record = planned(found, &parts)?;
         let words = words(&record);
         if let Err(fault) = kept.make(&mut record, &words) {
             let _later = kept.take_back(&record);
@@ -241,7 +241,7 @@ fn parts<'a>(resource: &'a Resource, ids: &[String]) -> Result<Vec<&'a Part>, Fa
 }
 
 /// One slice of all the devices, of each as much as the replicas of the device with the least are of all of its replicas.
-fn planned(resource: &Resource, parts: &[&Part]) -> Record {
+fn planned(resource: &Resource, parts: &[&Part]) -> Result<Record, Fault> {
     let mut devices: BTreeMap<&str, (&Part, u64)> = BTreeMap::new();
     for part in parts {
         devices.entry(&part.device.uuid).or_insert((part, 0)).1 += 1;
@@ -281,8 +281,12 @@ fn planned(resource: &Resource, parts: &[&Part]) -> Record {
     if resource.way == Some(Way::Mps) {
         ask.terms.sharing.mode = Mode::Mps;
     }
-    let selectors = devices.keys().filter_map(|uuid| uuid.parse().ok());
-    ask.select(selectors.collect());
+    // A slice that names no device would be given any.
+    let selectors = devices.keys().map(|uuid| {
+        uuid.parse()
+            .map_err(|error: divvy_model::SelectorError| Fault::from(error))
+    });
+    ask.select(selectors.collect::<Result<_, Fault>>()?);
     let allocated = parts.iter().map(|part| Allocated {
         pool: resource.name.clone(),
         device: part.device.uuid.clone(),
@@ -298,5 +302,5 @@ fn planned(resource: &Resource, parts: &[&Part]) -> Record {
         cdi: String::new(),
         ask,
     };
-    Record::new(&uid, "", &resource.name, vec![prepared])
+    Ok(Record::new(&uid, "", &resource.name, vec![prepared]))
 }

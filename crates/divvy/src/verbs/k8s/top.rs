@@ -70,7 +70,10 @@ pub(super) fn collect(kubelet: &Path, context: &Context) -> Result<Vec<PodSlice>
             Pods::default()
         }
     };
-    Ok(slices.iter().flat_map(|slice| of_slice(slice, &pods)).collect())
+    // A command says whose a slice is, and any user may write such a command.
+    let own = rustix::process::geteuid().as_raw();
+    let made_here = slices.iter().filter(|slice| slice.uid == own);
+    Ok(made_here.flat_map(|slice| of_slice(slice, &pods)).collect())
 }
 
 fn of_slice(slice: &SliceRecord, pods: &Pods) -> Vec<PodSlice> {
