@@ -26,6 +26,8 @@ use tokio_rustls::server::TlsStream;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How many handshakes are made at once.
 const MOST_HANDSHAKES: usize = 256;
+/// How many questions are read and answered at once. What is read of a body is many times larger than the body.
+const MOST_ANSWERS: usize = 8;
 /// The largest file of certificates or keys.
 const LARGEST_FILE: u64 = 1 << 20;
 
@@ -224,9 +226,10 @@ pub async fn serve(
     remark: Remark,
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Fault> {
+    let turns = Arc::new(Semaphore::new(MOST_ANSWERS));
     let router = Router::new().fallback(move |request: Request| {
-        let answer = answer.clone();
-        async move { respond(answer, request).await }
+        let (answer, turns) = (answer.clone(), turns.clone());
+        async move { respond(answer, &turns, request).await }
     });
     let failed = |error: io::Error| Fault::new(Code::Internal, "the server's socket failed").because(&error);
     match tls {
@@ -245,7 +248,7 @@ pub async fn serve(
     .map_err(failed)
 }
 
-async fn respond(answer: Arc<dyn Answer>, request: Request) -> Response<Body> {
+async fn respond(answer: Arc<dyn Answer>, turns: &Semaphore, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
     let (status, text) = match parts.method {
@@ -257,6 +260,7 @@ async fn respond(answer: Arc<dyn Answer>, request: Request) -> Response<Body> {
                 b"{\"error\":\"the body is too large or was cut off\"}".to_vec(),
             ),
             Ok(Ok(body)) => {
+                let _turn = turns.acquire().await;
                 let done = tokio::task::spawn_blocking(move || answer.answer(&path, &body)).await;
                 done.unwrap_or_else(|_| (500, b"{\"error\":\"no answer could be made\"}".to_vec()))
             }

@@ -337,6 +337,9 @@ fn percentage(percent: u64, terms: &Terms) -> Result<Memory, String> {
     }
 }
 
+/// A scheduler asks for each pod that waits, again and again: each name in a list is compared with each device then.
+const LONGEST_LIST: usize = 32;
+
 /// HAMi's annotations: how to choose devices.
 fn annotations(metadata: &Value, found: &mut Found) -> Result<(), String> {
     let all = metadata.get("annotations").and_then(Value::as_object);
@@ -378,6 +381,11 @@ fn annotations(metadata: &Value, found: &mut Found) -> Result<(), String> {
         &found.ask.models,
         &found.ask.no_models,
     ];
+    if texts.iter().any(|texts| texts.len() > LONGEST_LIST) {
+        return Err(format!(
+            "an annotation names more than {LONGEST_LIST} devices or models"
+        ));
+    }
     let plain = |text: &String| {
         text.len() <= 64
             && text
@@ -538,5 +546,20 @@ mod tests {
         assert_eq!(found("nvidia.com/nouse-gpuuuid", "GPU-1").never, ["GPU-1"]);
         assert!(with("hami.io/gpu-scheduler-policy", "fast").is_err());
         assert!(with("nvidia.com/use-gpuuuid", "' || true || '").is_err());
+    }
+
+    #[test]
+    fn a_list_of_devices_has_an_end() {
+        let read = |count: usize| {
+            let metadata = json!({"annotations": {"nvidia.com/use-gpuuuid": vec!["GPU-1"; count].join(",")}});
+            let spec = json!({"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"}}}]});
+            super::read(&metadata, &spec, &Terms::default())
+        };
+        assert!(read(LONGEST_LIST).is_ok());
+        assert!(
+            read(LONGEST_LIST + 1)
+                .expect_err("too long")
+                .contains("more than 32")
+        );
     }
 }

@@ -18,16 +18,19 @@ const WORDS: [&str; 10] = [
     "99999999999999999999",
 ];
 
-#[test]
-fn parameters() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/claim_parameters");
+/// The inputs of a fuzz target, by their names.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
+    let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(folder).expect("a corpus");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
-    let inputs: Vec<Vec<u8>> = paths
-        .iter()
-        .map(|path| std::fs::read(path).expect("an input"))
-        .collect();
+    let read = |path| std::fs::read(path).expect("an input");
+    paths.iter().map(read).collect()
+}
+
+#[test]
+fn parameters() {
+    let inputs = corpus("claim_parameters");
     let read: Vec<bool> = inputs.iter().map(|input| claim::parameters(input)).collect();
     assert_eq!(read, [true, false, false, true], "all, other, unknown, weight");
     let mut dice = 29_u64;
@@ -60,14 +63,7 @@ fn parameters() {
 
 #[test]
 fn pods_and_manifests() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/pods");
-    let entries = std::fs::read_dir(folder).expect("a corpus");
-    let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    paths.sort();
-    let inputs: Vec<Vec<u8>> = paths
-        .iter()
-        .map(|path| std::fs::read(path).expect("an input"))
-        .collect();
+    let inputs = corpus("pods");
     let read: Vec<bool> = inputs.iter().map(|input| pods::any(input)).collect();
     assert_eq!(read, [false, true], "a manifest, a review");
     let mut dice = 31_usize;

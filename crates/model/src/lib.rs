@@ -8,6 +8,7 @@ mod bytes;
 mod code;
 mod compute;
 mod device;
+pub mod exposition;
 mod fault;
 mod hardware;
 mod isolation;

@@ -10,6 +10,7 @@
 // All of them bear the name that calls them.
 #[path = "."]
 mod attacks {
+    pub mod class;
     mod containers;
     mod f01_page_servers_folder;
     mod f02_emulated_mps;

@@ -2,28 +2,12 @@
 
 use std::os::unix::fs::symlink;
 
-use divvy_tests::build::workspace;
 use divvy_tests::clients::system_python;
 use divvy_tests::host::{finish, stderr};
 use divvy_tests::processes;
 use divvy_tests::system::System;
 
-/// The commands of the page's console blocks, and the lines of its settings.
-fn code() -> Vec<String> {
-    let page = workspace().join("docs/one-card-thirty-students.md");
-    let text = std::fs::read_to_string(page).expect("the page");
-    let commands = text.lines().filter_map(|line| line.strip_prefix("$ "));
-    let of_file = text
-        .split("```toml\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next());
-    of_file
-        .expect("settings")
-        .lines()
-        .chain(commands)
-        .map(|line| line.split('#').next().unwrap_or(line).trim().to_owned())
-        .collect()
-}
+use super::class::code;
 
 #[test]
 fn a_class_on_one_card_ends_with_nothing_of_roots_but_the_helper() {

@@ -1,29 +1,13 @@
 //! docs/one-card-thirty-students.md and docs/agent.md, on a machine that systemd runs, with the units installed.
 
 use divvy_tests::booted::Booted;
-use divvy_tests::build::workspace;
 use divvy_tests::host::{finish, stderr};
 use divvy_tests::wait::until;
 use divvy_tests::walker::writable_by_others;
 
-const CONFIGURATION: &str = "/etc/divvy/config.toml";
+use super::class::code;
 
-/// The lines of the page's code blocks, without what it says beside them.
-fn code() -> Vec<String> {
-    let page = workspace().join("docs/one-card-thirty-students.md");
-    let text = std::fs::read_to_string(page).expect("the page");
-    let commands = text.lines().filter_map(|line| line.strip_prefix("$ "));
-    let of_file = text
-        .split("```toml\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next());
-    of_file
-        .expect("settings")
-        .lines()
-        .chain(commands)
-        .map(|line| line.split('#').next().unwrap_or(line).trim().to_owned())
-        .collect()
-}
+const CONFIGURATION: &str = "/etc/divvy/config.toml";
 
 /// The processes of `divvy` there that run as this user, by the words behind the name.
 fn of(machine: &Booted, user: u32) -> Vec<String> {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::api::Status;
 use crate::api::compute::ComputeRecord;
+use divvy_model::exposition::{head, label};
 use divvy_model::{DeviceRecord, DeviceShare, SliceRecord};
 
 /// The agent's counters, and what each slice has of its devices' time.
@@ -109,9 +110,9 @@ pub(crate) fn text(
             let _written = writeln!(
                 text,
                 "{name}{{slice=\"{}\",id=\"{}\",device=\"{}\"}} {}",
-                quoted(&slice.slice),
-                quoted(&slice.slice_id),
-                quoted(&slice.device_uuid),
+                label(&slice.slice),
+                label(&slice.slice_id),
+                label(&slice.device_uuid),
                 figure(slice)
             );
         }
@@ -134,7 +135,7 @@ fn copies(text: &mut String, slices: &[SliceRecord]) {
     head(text, name, about, "counter");
     for slice in &copying {
         for (path, bytes, _) in slice.copied.by_path() {
-            let (named, id) = (quoted(&slice.name), quoted(&slice.id));
+            let (named, id) = (label(&slice.name), label(&slice.id));
             let _written = writeln!(
                 text,
                 "{name}{{slice=\"{named}\",id=\"{id}\",path=\"{path}\"}} {}",
@@ -147,7 +148,7 @@ fn copies(text: &mut String, slices: &[SliceRecord]) {
         "How often a processor copied a byte between the slice's programs and its devices, on average.";
     head(text, name, about, "gauge");
     for slice in &copying {
-        let (named, id) = (quoted(&slice.name), quoted(&slice.id));
+        let (named, id) = (label(&slice.name), label(&slice.id));
         let _written = writeln!(
             text,
             "{name}{{slice=\"{named}\",id=\"{id}\"}} {}",
@@ -194,9 +195,9 @@ fn memory(text: &mut String, devices: &[DeviceRecord], slices: &[SliceRecord]) {
             let _written = writeln!(
                 text,
                 "{name}{{slice=\"{}\",id=\"{}\",device=\"{}\"}} {}",
-                quoted(&slice.name),
-                quoted(&slice.id),
-                quoted(&share.device_uuid),
+                label(&slice.name),
+                label(&slice.id),
+                label(&share.device_uuid),
                 figure(share)
             );
         }
@@ -220,7 +221,7 @@ fn memory(text: &mut String, devices: &[DeviceRecord], slices: &[SliceRecord]) {
             let _written = writeln!(
                 text,
                 "{name}{{device=\"{}\",index=\"{}\"}} {}",
-                quoted(&device.uuid),
+                label(&device.uuid),
                 device.index,
                 figure(device)
             );
@@ -258,23 +259,11 @@ fn as_dcgm(text: &mut String, devices: &[DeviceRecord]) {
                 text,
                 "{name}{{gpu=\"{}\",UUID=\"{}\"}} {}",
                 device.index,
-                quoted(&device.uuid),
+                label(&device.uuid),
                 figure(device) >> 20
             );
         }
     }
-}
-
-fn head(text: &mut String, name: &str, about: &str, kind: &str) {
-    let _written = writeln!(text, "# HELP {name} {about}\n# TYPE {name} {kind}");
-}
-
-/// A label's value: these three characters have a backslash before them.
-fn quoted(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use divvy_placement::fallback::Ledger;
 use divvy_placement::fallback::ask::PodAsk;
+use divvy_placement::fallback::{Grant, Ledger};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -84,7 +84,17 @@ impl Extender {
             self.gone(uid);
             return Ok(());
         }
-        match grants(pod) {
+        // What it got was settled when it was bound. Its author may write another annotation since.
+        if self.look(|ledger| ledger.is_confirmed(uid)) {
+            return Ok(());
+        }
+        let found = grants(pod).and_then(|found| match found {
+            Some((_, grants)) if !self.asks_for(pod, &grants)? => {
+                Err("its grants are not what it asks for, and count for nothing".into())
+            }
+            found => Ok(found),
+        });
+        match found {
             Ok(Some((node, grants))) => {
                 self.ledger(|ledger| ledger.seen(uid, &node, grants));
                 self.unname(uid);
@@ -96,6 +106,12 @@ impl Extender {
                 cut(pod.metadata.name.as_deref().unwrap_or_default())
             )),
         }
+    }
+
+    /// Whether grants are what the pod's limits ask for.
+    fn asks_for(&self, pod: &Pod, grants: &[Grant]) -> Result<bool, String> {
+        let json = serde_json::to_value(pod).map_err(|error| error.to_string())?;
+        Ok(self.ask(&json)?.unwrap_or_default().is_met_by(grants))
     }
 
     /// A pod that is gone.
@@ -195,7 +211,8 @@ impl Extender {
                 .pod(&bind.namespace, &bind.name)
                 .map_err(|error| error.to_string())?;
             if pod.metadata.uid.as_deref() != Some(&bind.uid) {
-                self.gone(&bind.uid);
+                // The caller's word takes nothing from a pod that has its devices.
+                self.forget(&bind.uid);
                 return Err("the pod was deleted, and made again under its name".into());
             }
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());

@@ -9,7 +9,7 @@ use crate::https::Answer;
 use crate::names::{Terms, cut};
 
 /// The largest review: an object may have 1.5 MiB in etcd, and comes as JSON, twice for updates.
-const LARGEST: usize = 8 << 20;
+const LARGEST: usize = 4 << 20;
 /// The label of pods, and of namespaces, that the webhook leaves alone.
 pub const LABEL: &str = "gpu.divvy.dev/webhook";
 

@@ -166,6 +166,12 @@ impl Ledger {
         }
     }
 
+    /// Whether the pod was seen on its node.
+    #[must_use]
+    pub fn is_confirmed(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|entry| entry.confirmed)
+    }
+
     /// Pods that were seen on their nodes.
     #[must_use]
     pub fn confirmed(&self) -> HashSet<String> {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use divvy_model::Fault;
+use divvy_model::exposition::{head, label};
 
 use super::top::{PodSlice, collect};
 use crate::context::Context;
@@ -56,7 +57,7 @@ fn text(items: &[PodSlice]) -> String {
     ];
     let mut text = String::new();
     for (name, about, kind, figure) in metrics {
-        let _written = writeln!(text, "# HELP {name} {about}\n# TYPE {name} {kind}");
+        head(&mut text, name, about, kind);
         for item in items {
             let labels = [
                 ("namespace", &item.namespace),
@@ -67,20 +68,12 @@ fn text(items: &[PodSlice]) -> String {
             ];
             let labels: Vec<String> = labels
                 .iter()
-                .map(|(name, value)| format!("{name}=\"{}\"", quoted(value)))
+                .map(|(name, value)| format!("{name}=\"{}\"", label(value)))
                 .collect();
             let _written = writeln!(text, "{name}{{{}}} {}", labels.join(","), figure(item));
         }
     }
     text
-}
-
-/// A label's value: names are a user's to choose.
-fn quoted(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 #[cfg(test)]

@@ -241,6 +241,47 @@ fn a_bind_that_was_not_answered_keeps_its_devices_until_it_is_known() {
     within_capacity(&server).expect("within capacity");
 }
 
+/// An author writes what it likes into its pod's annotations, before and after the bind.
+#[test]
+fn grants_that_an_author_wrote_count_for_nothing() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 1);
+    let written = |name: &str, node: Option<&str>, grants: Value| {
+        let mut pods = server.pods.lock().expect("pods");
+        let pod = pods.get_mut(name).expect("there");
+        if let Some(node) = node {
+            pod.spec.as_mut().expect("a spec").node_name = Some(node.into());
+        }
+        pod.metadata.annotations = Some([(GRANTS.to_owned(), grants.to_string())].into());
+        pod.clone()
+    };
+    let used = || -> u64 {
+        let of_node = extender.look(|ledger| ledger.used("n0"));
+        of_node.iter().map(|(_, used)| used.memory_mib).sum()
+    };
+    let grant = |memory: u64, whole: bool| json!([{"container": "c", "uuid": "GPU-0", "memoryMiB": memory, "cores": 0, "whole": whole}]);
+    server.add("forger", 10, 0);
+    for forged in [grant(1000, false), grant(10, true), json!([])] {
+        let said = extender.pod(&written("forger", Some("n0"), forged));
+        assert!(said.expect_err("a remark").contains("not what it asks for"));
+        assert_eq!(used(), 0, "it blocks nothing");
+    }
+    server.add("a", 600, 0);
+    extender.bind(&bind("a", "n0")).expect("bound");
+    let bound = server.pods.lock().expect("pods")["a"].clone();
+    extender.pod(&bound).expect("understood");
+    for later in [json!([]), json!("x"), grant(0, false)] {
+        extender.pod(&written("a", None, later)).expect("no matter");
+        assert_eq!(used(), 600, "it gives nothing back");
+    }
+    // A caller of /bind names another pod's UID.
+    server.add("b", 10, 0);
+    let mut other = bind("b", "n0");
+    other.uid = "uid-a".into();
+    extender.bind(&other).expect_err("another");
+    assert_eq!(used(), 600);
+}
+
 #[test]
 fn a_pod_that_was_made_again_is_another() {
     let server = Arc::new(Server::default());
