@@ -1,4 +1,4 @@
-//! Pieces of Prometheus' text format 0.0.4, which several verbs write.
+//! Lines of Prometheus' text format 0.0.4, which several verbs write.
 
 use std::fmt::Write;
 
