@@ -128,6 +128,7 @@ impl Arbiter {
                 let i = self.find(*tenant)?;
                 let h = self.leaseholder_of(i, *device)?;
                 self.report(i, h, *busy, 0);
+                self.note_change(i, h);
                 let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
                 (leaseholder.squared, leaseholder.paid) = (leaseholder.reported, 0);
                 self.give_back_shared(i, h);
@@ -226,6 +227,7 @@ impl Arbiter {
             reported: 0,
             squared: 0,
             paid: 0,
+            is_squared: false,
             charged: 0,
             waited: 0,
             shared: 0,

@@ -111,6 +111,19 @@ impl Arbiter {
         self.charge(i, h, more);
     }
 
+    /// A lease ends with nothing in flight: what of it the device was idle for, by the tenant's word, was the change of
+    /// holder. A lie makes the device's quantum longer, within bounds.
+    pub(crate) fn note_change(&mut self, i: usize, h: usize) {
+        let d = self.device_of(i, h);
+        let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
+        let held = leaseholder.held.is_some();
+        let busy = leaseholder.reported - leaseholder.squared;
+        let idle = leaseholder.paid.saturating_sub(busy);
+        if std::mem::replace(&mut leaseholder.is_squared, true) && held {
+            self.devices[d].change.note(idle);
+        }
+    }
+
     fn charge(&mut self, i: usize, h: usize, run: Nanos) {
         if run == 0 {
             return;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Nanos;
 use crate::admission::Promises;
+use crate::change::Change;
 use crate::longest::OfDevice;
 use crate::settings::Settings;
 use crate::tenant::ClaimKey;
@@ -33,6 +34,8 @@ pub(crate) struct Device {
     pub overrun: OfDevice,
     /// What a change of holder costs while memory is paged.
     pub refill: Nanos,
+    /// What one costs otherwise: threads have to wake.
+    pub change: Change,
     /// Tenants whose lease here has expired with work in flight.
     pub stuck: u32,
     /// It is on the list of devices to look at.
@@ -45,9 +48,9 @@ impl Device {
         if gang { &mut self.gangs } else { &mut self.ready }
     }
 
-    /// The quantum here: the settings', or more while a change of holder costs much.
-    pub fn quantum(&self, settings: &Settings) -> Nanos {
-        settings.quantum.max(
+    /// The quantum here at `now`: the settings', or more while a change of holder costs much or launches are long.
+    pub fn quantum(&self, settings: &Settings, now: Nanos) -> Nanos {
+        settings.stretched(self.change.cost(), self.overrun.at(now)).max(
             self.refill
                 .saturating_mul(10)
                 .min(settings.longest_quantum.max(settings.quantum)),
@@ -63,10 +66,10 @@ mod tests {
     #[test]
     fn a_costly_change_of_holder_makes_the_quantum_longer_within_bounds() {
         let (mut device, settings) = (Device::default(), Settings::default());
-        assert_eq!(device.quantum(&settings), settings.quantum);
+        assert_eq!(device.quantum(&settings, 0), settings.quantum);
         device.refill = settings.quantum;
-        assert_eq!(device.quantum(&settings), 10 * settings.quantum);
+        assert_eq!(device.quantum(&settings, 0), 10 * settings.quantum);
         device.refill = SECOND;
-        assert_eq!(device.quantum(&settings), settings.longest_quantum);
+        assert_eq!(device.quantum(&settings, 0), settings.longest_quantum);
     }
 }

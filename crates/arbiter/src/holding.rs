@@ -128,6 +128,11 @@ impl Arbiter {
             typical
                 .max(settings.in_flight_floor)
                 .min(settings.in_flight_beside_latency)
+        } else if let (Some(server), 1) = (tenant.server, device.latency) {
+            // No other tenant may take the device before the budget is used up. With a whole request in flight, the
+            // device does not wait for a gate in the middle of it.
+            let most = settings.in_flight_of_latency.max(settings.in_flight);
+            server.budget().clamp(settings.in_flight, most)
         } else {
             settings.in_flight
         }
@@ -272,6 +277,9 @@ impl Arbiter {
 
     /// The device no longer waits for a lease that is long over.
     fn expire(&mut self, i: usize) {
+        let now = self.clock.now();
+        let until = self.tenant(i).lease.map_or(now, |lease| lease.until);
+        let waited = now.saturating_sub(until);
         let tenant = self.tenant_mut(i);
         tenant.place = Place::Stuck;
         let (id, epoch) = (tenant.id, tenant.lease.map_or(0, |lease| lease.epoch));
@@ -280,6 +288,8 @@ impl Arbiter {
             if self.tenant(i).leaseholders[h].held.is_some() {
                 if self.devices[d].holder == Some(i) {
                     self.devices[d].holder = None;
+                    // The others' hard caps make up for what they waited, as for any long launch.
+                    self.devices[d].overrun.note(waited, now);
                 }
                 self.drained(d, i, self.expiry_of(i));
                 self.begin_sharing(d);

@@ -56,6 +56,7 @@
 mod admission;
 mod arbiter;
 mod bucket;
+mod change;
 mod charge;
 mod clock;
 mod decision;

@@ -28,6 +28,7 @@ impl Arbiter {
         for h in 0..self.tenant(i).leaseholders.len() {
             self.give_back_shared(i, h);
             self.release(i, h);
+            self.tenant_mut(i).leaseholders[h].is_squared = false;
         }
         if self.tenant(i).place != Place::Away {
             self.depart(i, Place::Away);
@@ -165,8 +166,9 @@ impl Arbiter {
 
     /// The quantum of a tenant: the longest of its devices'.
     pub(crate) fn quantum(&self, i: usize) -> Nanos {
+        let now = self.clock.now();
         let quantum = |leaseholder: &crate::tenant::Leaseholder| {
-            self.devices[leaseholder.device].quantum(&self.settings)
+            self.devices[leaseholder.device].quantum(&self.settings, now)
         };
         self.tenant(i)
             .leaseholders
@@ -198,8 +200,12 @@ impl Arbiter {
         self.quantum(i) + made_up.max().unwrap_or(0)
     }
 
-    /// The tokens without which a lease is not worth its change of holder.
+    /// The tokens without which a lease is not worth its change of holder. Where changes cost so much that the quantum is
+    /// longer, it is nearly all of that: a device that is free would otherwise go to each tenant as soon as it has a
+    /// little, and change as often as before.
     pub(crate) fn least_tokens(&self, i: usize) -> Nanos {
-        self.quantum(i) / 4
+        let quantum = self.quantum(i);
+        let longer = quantum.min(self.settings.longest_stretch);
+        quantum / 4 + longer.saturating_sub(self.settings.quantum) / 2
     }
 }

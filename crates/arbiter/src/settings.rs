@@ -2,6 +2,13 @@
 
 use crate::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
+/// A change of holder takes this part of a quantum, at most, while the quantum may be longer for it.
+const CHANGES_COST: u64 = 50;
+/// Beside long launches the quantum is this part of one.
+const LAUNCH_PARTS: u64 = 10;
+/// How many times as long as the chosen one the quantum becomes for these reasons.
+const STRETCH: u64 = 4;
+
 /// Lengths of time that rule every device of one arbiter. [`Settings::default`] is what the project measures.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -12,6 +19,8 @@ pub struct Settings {
     /// The same for best-effort tenants while a latency-critical one is registered. It is at most this, and no more
     /// than half the tenant's own typical kernel. (One kernel may always be in flight.)
     pub in_flight_beside_latency: Nanos,
+    /// The same for the only latency-critical tenant of a device, as far as its budget goes.
+    pub in_flight_of_latency: Nanos,
     /// The least in-flight bound: what keeps a device fed while the host looks away for a moment.
     pub in_flight_floor: Nanos,
     /// Unused claim that a tenant keeps while it sleeps, in device time.
@@ -36,6 +45,8 @@ pub struct Settings {
     pub least_backfill: Nanos,
     /// The longest quantum that a thrash hint leads to.
     pub longest_quantum: Nanos,
+    /// The longest quantum that costly changes of holder and long launches lead to: see [`Settings::stretched`].
+    pub longest_stretch: Nanos,
 }
 
 impl Default for Settings {
@@ -44,6 +55,7 @@ impl Default for Settings {
             quantum: 5 * MILLISECOND,
             in_flight: 2 * MILLISECOND,
             in_flight_beside_latency: MILLISECOND,
+            in_flight_of_latency: 10 * MILLISECOND,
             in_flight_floor: 400 * MICROSECOND,
             lag: 5 * MILLISECOND,
             least_hold: 1250 * MICROSECOND,
@@ -54,6 +66,7 @@ impl Default for Settings {
             heartbeat: 100 * MILLISECOND,
             least_backfill: 500 * MICROSECOND,
             longest_quantum: 2 * SECOND,
+            longest_stretch: 20 * MILLISECOND,
         }
     }
 }
@@ -68,8 +81,18 @@ impl Settings {
             quantum,
             lag: quantum,
             least_hold: quantum / 4,
+            longest_stretch: (quantum * STRETCH).min(*Self::QUANTUM.end()),
             ..Self::default()
         })
+    }
+
+    /// The quantum of a device on which a change of holder idles it for `change`, and leases are outlasted by `overrun`.
+    ///
+    /// Changes should cost no more than a fiftieth of the time. And where tenants wait for launches of a tenth of a
+    /// second anyway, a longer quantum makes no wait much longer.
+    pub(crate) fn stretched(&self, change: Nanos, overrun: Nanos) -> Nanos {
+        let wanted = change.saturating_mul(CHANGES_COST).max(overrun / LAUNCH_PARTS);
+        wanted.min(self.longest_stretch).max(self.quantum)
     }
 }
 

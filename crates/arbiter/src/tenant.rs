@@ -46,6 +46,8 @@ pub(crate) struct Leaseholder {
     /// behind what runs, and not every lease ends with one.
     pub squared: Nanos,
     pub paid: Nanos,
+    /// Its lease before this one ended with such a report.
+    pub is_squared: bool,
     /// Everything it was charged here.
     pub charged: u128,
     /// How long it held a lease here while the work of the tenant before was still in flight. It was not charged for that.

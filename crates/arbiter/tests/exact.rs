@@ -271,15 +271,15 @@ fn work_in_flight_beside_a_latency_critical_tenant_is_half_a_kernel_within_bound
         it.arrive(400, 5, &[0], Terms::weight(1)) => "grant:1@0:-:400";
         it.report(500, 1, 0, 0) => "";
         it.arrive(500, 6, &[0], Terms::weight(1)) => "grant:1@0:-:400";
-        it.ready(600, 2) => "revoke:1@0 grant:2@0:-:2000";
+        it.ready(600, 2) => "revoke:1@0 grant:2@0:-:10000";
         it.alarm() => Some(30600);
-        it.release(700, 1, 0, 700) => "grant:2@0:5700:2000";
+        it.release(700, 1, 0, 700) => "grant:2@0:5700:10000";
         it.charged(1) => 700;
         it.charged(2) => 0;
         it.alarm() => Some(5500);
-        it.pass(5_500) => "grant:2@0:10700:2000";
+        it.pass(5_500) => "grant:2@0:10700:10000";
         it.alarm() => Some(10500);
-        it.pass(10_500) => "grant:2@0:15700:2000";
+        it.pass(10_500) => "grant:2@0:15700:10000";
         it.alarm() => Some(15500);
     }
 }
@@ -295,9 +295,9 @@ fn a_latency_critical_tenant_runs_by_its_budget_and_then_by_its_turn() {
         it.arrive(0, 1, &[0], terms) => "";
         it.arrive(0, 2, &[0], Terms::soft(share(50))) => "";
         it.ready(0, 2) => "grant:2@0:-:1000";
-        it.ready(1000, 1) => "revoke:2@0 grant:1@0:-:2000";
+        it.ready(1000, 1) => "revoke:2@0 grant:1@0:-:10000";
         it.alarm() => Some(31000);
-        it.release(2000, 2, 0, 2000) => "grant:1@0:7000:2000";
+        it.release(2000, 2, 0, 2000) => "grant:1@0:7000:10000";
         it.charged(1) => 0;
         it.charged(2) => 2000;
         it.ready(2000, 2) => "";
@@ -319,7 +319,7 @@ fn a_latency_critical_tenant_runs_by_its_budget_and_then_by_its_turn() {
         it.alarm() => Some(23800);
         it.pass(100_000) => "expire:2@0 grant:1@0:-:2000";
         it.alarm() => Some(200000);
-        it.release(101_000, 2, 0, 89_000) => "grant:1@0:105000:2000";
+        it.release(101_000, 2, 0, 89_000) => "grant:1@0:107599:2000";
         it.stands(1, 0) => "Running:4000:0";
         it.stands(2, 0) => "Waiting:19000:0";
     }
@@ -422,12 +422,12 @@ fn a_latency_critical_gang_waits_for_no_best_effort() {
         it.ready(1000, 3) => "revoke:2@1 revoke:1@0";
         it.alarm() => Some(31000);
         it.release(1100, 1, 0, 1100) => "";
-        it.release(1200, 2, 1, 1200) => "grant:3@0:6200:2000 grant:3@1:6200:2000";
+        it.release(1200, 2, 1, 1200) => "grant:3@0:6200:10000 grant:3@1:6200:10000";
         it.ready(1300, 1) => "";
         it.alarm() => Some(6000);
         it.ready(1300, 2) => "";
         it.alarm() => Some(6000);
-        it.pass(6_000) => "grant:3@0:11200:2000 grant:3@1:11200:2000";
+        it.pass(6_000) => "grant:3@0:11200:10000 grant:3@1:11200:10000";
         it.alarm() => Some(11000);
         it.idle(20_000, 3) => "grant:2@1:-:1000 grant:1@0:-:1000";
         it.charged(3) => 18800;

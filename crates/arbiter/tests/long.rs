@@ -296,17 +296,132 @@ fn a_latency_tenant_waits_for_one_long_launch_at_most() {
 #[test]
 fn a_tenant_that_alternates_a_microsecond_and_a_second_takes_nothing_from_others() {
     for (name, way) in WAYS {
-        let lengths = [Lengths::OneOf(vec![1000, SECOND]), Lengths::Fixed(MILLISECOND)];
-        for learns in [false, true] {
+        for learns in [
+            None,
+            Some(Lengths::OneOf as fn(_) -> _),
+            Some(Lengths::OfOne as fn(_) -> _),
+        ] {
+            let of = learns.unwrap_or(Lengths::OneOf as fn(_) -> _);
+            let lengths = [of(vec![1000, SECOND]), Lengths::Fixed(MILLISECOND)];
             let mut scenario = scenario(way, &[30, 70], &lengths, 300 * SECOND);
-            scenario.host.learns = learns;
+            scenario.host.learns = learns.is_some();
             scenario.host.slice = Some(2 * MILLISECOND);
             let outcome = run(&scenario);
             let got = outcome.percent(1, 30 * SECOND, 300 * SECOND);
-            assert!(
-                got >= 69.0,
-                "{name}, learns: {learns}: the honest one got {got} %"
+            let what = format!("{name}, {:?}, learns: {}", lengths[0], learns.is_some());
+            assert!(got >= 69.0, "{what}: the honest one got {got} %");
+            // Each launch of a second is waited for, and none is queued behind another one.
+            let late = outcome.overlaps.iter().filter(|(from, _)| *from > 30 * SECOND);
+            assert_eq!(late.count(), 0, "{what}: {:?}", outcome.overlaps);
+        }
+    }
+}
+
+/// No gate can know its length, and no lease waits for it for longer than eight seconds.
+#[test]
+fn a_launch_of_an_hour_costs_others_a_few_seconds_and_its_tenant_the_hour() {
+    for (name, way) in WAYS {
+        let lengths = [Lengths::Fixed(3600 * SECOND), Lengths::Fixed(MILLISECOND)];
+        let mut scenario = scenario(way, &[30, 60], &lengths, 7200 * SECOND);
+        scenario.bin = SECOND;
+        scenario.host.learns = true;
+        scenario.host.slice = Some(2 * MILLISECOND);
+        let outcome = run(&scenario);
+        let gap = outcome.longest_gap(1, 0);
+        assert!(gap <= 9 * SECOND, "{name}: {gap} ns");
+        // The hardware runs both in turns, and the launch's tenant pays for all of the time. A hard cap pays for all of its
+        // own leases as well: whether the launch had half of them is only known once it is over.
+        let got = outcome.percent(1, 10 * SECOND, 7200 * SECOND);
+        let least = if name == "hard" { 30.0 } else { 49.0 };
+        assert!(got >= least, "{name}: {got} %");
+        let actor = &outcome.actors[0];
+        assert!(
+            actor.charged + u128::from(SECOND) >= u128::from(actor.busy),
+            "{name}"
+        );
+    }
+}
+
+/// A tenant that says it has years of work in flight whenever its lease ends, and lets go only when the lease expires.
+#[test]
+fn a_lie_about_work_in_flight_is_paid_for() {
+    for (name, way) in WAYS {
+        let mut arbiter = Arbiter::new(Settings::default(), 1);
+        let (liar, honest, device) = (TenantId(1), TenantId(2), DeviceId(0));
+        let mut now = SECOND;
+        let mut decisions = Vec::new();
+        for (tenant, percent) in [(liar, 30), (honest, 70)] {
+            let arrived = Event::Arrived {
+                tenant,
+                devices: vec![device],
+                terms: way(share(percent)),
+            };
+            arbiter.handle(now, &arrived).expect("it arrives");
+            decisions.extend(
+                arbiter
+                    .handle(now, &Event::Ready { tenant })
+                    .expect("it is ready"),
             );
         }
+        let (mut holds, mut had, mut waited, mut longest) = ([None; 2], [0, 0], 0, 0);
+        let end = now + 600 * SECOND;
+        while now < end {
+            for decision in std::mem::take(&mut decisions) {
+                match decision {
+                    Decision::Grant { tenant, until, .. } => holds[tenant.0 as usize - 1] = Some(until),
+                    // It shares the device from now on: it lets go, and asks again.
+                    Decision::Expire { .. } => holds[0] = Some(0),
+                    _ => {}
+                }
+            }
+            let before = now;
+            now = arbiter
+                .deadline()
+                .unwrap_or(now + MILLISECOND)
+                .clamp(now + 1, now + MILLISECOND);
+            for (n, hold) in holds.iter().enumerate() {
+                had[n] += if hold.is_some() { now - before } else { 0 };
+            }
+            waited = if holds[1].is_some() {
+                0
+            } else {
+                waited + now - before
+            };
+            longest = longest.max(waited);
+            let mut events = vec![Event::Time];
+            if holds[1].is_some_and(|until| until <= now) {
+                holds[1] = None;
+                events.push(Event::Released {
+                    tenant: honest,
+                    device,
+                    busy: 0,
+                });
+            }
+            match holds[0] {
+                Some(0) => {
+                    holds[0] = None;
+                    events.push(Event::Released {
+                        tenant: liar,
+                        device,
+                        busy: 0,
+                    });
+                }
+                Some(until) if until <= now => events.push(Event::Report {
+                    tenant: liar,
+                    device,
+                    busy: 0,
+                    kernel: 0,
+                    in_flight: Nanos::MAX,
+                }),
+                _ => {}
+            }
+            for event in &events {
+                decisions.extend(arbiter.handle(now, event).expect("it makes sense"));
+            }
+        }
+        // Twice the longest launch that is waited for, and a little.
+        assert!(longest <= 9 * SECOND, "{name}: it waited {longest} ns");
+        let part = had[1] * 100 / (had[0] + had[1]);
+        assert!(part >= 68, "{name}: the honest one had {part} %");
     }
 }

@@ -1,6 +1,7 @@
 //! A program's gate: when it launches, and what it tells the agent.
 
 use super::device::Work;
+use super::learnt::LONG;
 use super::load::Load;
 use super::program::{Next, Stream};
 use super::scenario::Sharing;
@@ -9,10 +10,6 @@ use crate::{Event, MILLISECOND, Nanos, TenantId};
 
 /// Kernels that a driver takes before a launch blocks.
 const DRIVER_QUEUE: usize = 64;
-/// Behind a launch no other one of this length is queued before it is over: if the estimate were a tenth too short, a
-/// latency-critical tenant would wait for both.
-const LONG: Nanos = 32 * MILLISECOND;
-
 /// How long a gate waits for a launch without a measurement before it lets others follow; another one of the same kind
 /// waits for its end.
 const ENDLESS: Nanos = 50 * MILLISECOND;
@@ -56,6 +53,9 @@ impl World {
             };
             let remaining = stream.remaining(now);
             let mut estimate = next.estimate;
+            if host.learns && self.actors[a].learnt.was_long(next.kind) {
+                estimate = estimate.max(LONG);
+            }
             if host.learns
                 && let Some(head) = stream.queue.front()
             {

@@ -12,6 +12,8 @@ pub enum Lengths {
     Uniform(Nanos, Nanos),
     /// One of these, each as often.
     OneOf(Vec<Nanos>),
+    /// The same of one function: only its arguments tell them apart.
+    OfOne(Vec<Nanos>),
 }
 
 impl Lengths {
@@ -26,9 +28,10 @@ impl Lengths {
         match self {
             Self::Fixed(length) => (*length, 0),
             Self::Uniform(low, high) => (random.between(*low, *high), 0),
-            Self::OneOf(all) => {
-                let kind = random.between(0, all.len() as u64 - 1) as usize;
-                (all[kind], kind)
+            Self::OneOf(all) | Self::OfOne(all) => {
+                let one = random.between(0, all.len() as u64 - 1) as usize;
+                let kind = if matches!(self, Self::OneOf(_)) { one } else { 0 };
+                (all[one], kind)
             }
         }
     }
@@ -37,7 +40,7 @@ impl Lengths {
     pub fn longest(&self) -> Nanos {
         match self {
             Self::Fixed(length) | Self::Uniform(_, length) => *length,
-            Self::OneOf(all) => all.iter().copied().max().unwrap_or(0),
+            Self::OneOf(all) | Self::OfOne(all) => all.iter().copied().max().unwrap_or(0),
         }
     }
 }

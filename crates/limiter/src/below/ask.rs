@@ -67,6 +67,14 @@ pub(crate) fn context_of(stream: CUstream) -> usize {
     if result.is_success() { context as usize } else { 0 }
 }
 
+/// A stream's priority: a lower number is a higher one. 0 for a default stream, and where the driver does not say.
+pub(crate) fn priority_of(stream: CUstream) -> i32 {
+    let mut priority = 0;
+    // SAFETY: a valid out-parameter; the stream is the program's.
+    let result = unsafe { forward::cuStreamGetPriority(stream, &raw mut priority) };
+    if result.is_success() { priority } else { 0 }
+}
+
 /// Whether calls into this stream are being captured, or may be.
 pub(crate) fn is_capturing(stream: CUstream, per_thread: bool) -> bool {
     let mut status = CU_STREAM_CAPTURE_STATUS_NONE;

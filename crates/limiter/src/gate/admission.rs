@@ -63,7 +63,7 @@ const FED_AHEAD: u64 = 8;
 
 /// A launch this long, in nanoseconds, is not queued ahead: if the estimate of what runs were a tenth too short, a
 /// latency-critical slice would wait for both. The device idles for the launch's way, which is little beside it.
-const LONG_NS: u64 = 32_000_000;
+pub(super) const LONG_NS: u64 = 32_000_000;
 
 impl Admission {
     pub fn is_later(self) -> bool {

@@ -6,6 +6,7 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use super::admission;
 use super::budget::LONGEST_NS;
 
 const PLACES: usize = 4096;
@@ -90,8 +91,9 @@ impl Mixed {
 #[derive(Debug)]
 struct Entry {
     key: AtomicU64,
-    /// Nanoseconds; from bit 40 on, the number of measurements; from bit 48 on, launches without one. Up to 255 of
-    /// each. From bit 56 on, whether the newest measurement was far longer or far shorter: [`Far`].
+    /// Nanoseconds; from bit 40 on, the number of measurements; from bit 46 on, launches without one. Up to 63 of
+    /// each. From bit 52 on, for how many more measurements it counts as long. From bit 56 on, whether the newest
+    /// measurement was far longer or far shorter: [`Far`].
     value: AtomicU64,
     /// The least of the newest upper limits, in nanoseconds; from bit 40 on, how many they are.
     limits: AtomicU64,
@@ -104,16 +106,35 @@ const NANOS: u64 = (1 << 40) - 1;
 /// The fastest clock that an entry can note.
 const MOST_MHZ: u64 = (1 << 24) - 1;
 
+/// The most measurements, and launches without one, that an entry counts.
+const COUNTED: u64 = 0x3f;
+/// A launch that was long counts as long until so many others in a row were not. A function of random lengths has some
+/// short ones in a row now and then, and the long ones that are then queued behind each other overlap with other slices'.
+const REMEMBERED: u64 = 15;
+
 fn measured(value: u64) -> u64 {
-    value >> 40 & 0xff
+    value >> 40 & COUNTED
 }
 
 fn tried(value: u64) -> u64 {
-    value >> 48 & 0xff
+    value >> 46 & COUNTED
+}
+
+fn remembered(value: u64) -> u64 {
+    value >> 52 & REMEMBERED
 }
 
 fn pack(ns: u64, measured: u64, tried: u64) -> u64 {
-    ns.clamp(LEAST_NS, LONGEST_NS) | measured.min(0xff) << 40 | tried.min(0xff) << 48
+    ns.clamp(LEAST_NS, LONGEST_NS) | measured.min(COUNTED) << 40 | tried.min(COUNTED) << 46
+}
+
+/// For how many more measurements an entry counts as long once a launch took `ns`, in its place in the value.
+fn long_from(value: u64, ns: u64) -> u64 {
+    let more = match admission::is_long(ns) {
+        true => REMEMBERED,
+        false => remembered(value).saturating_sub(1),
+    };
+    more << 52
 }
 
 /// How a measurement stands to the estimate before it.
@@ -204,6 +225,20 @@ impl Estimates {
         (measured(value) >= SETTLED || tried(value) >= TRIED).then_some(value & NANOS)
     }
 
+    /// The same of a launch that may be queued: nothing if a launch of it was long of late.
+    #[inline]
+    pub fn quick(&self, key: Key) -> Option<u64> {
+        let value = self.entry(key)?.value.load(Relaxed);
+        let known = measured(value) >= SETTLED || tried(value) >= TRIED;
+        (known && remembered(value) == 0).then_some(value & NANOS)
+    }
+
+    /// Whether a launch of it was long of late, so that the next one may be as well, whatever the estimate is.
+    pub fn was_long(&self, key: Key) -> bool {
+        self.entry(key)
+            .is_some_and(|entry| remembered(entry.value.load(Relaxed)) > 0)
+    }
+
     /// Whether it has no measurement yet.
     pub fn is_new(&self, key: Key) -> bool {
         self.entry(key)
@@ -216,9 +251,8 @@ impl Estimates {
         let value = entry.value.load(Relaxed);
         let wanted = measured(value) < SETTLED;
         if wanted {
-            entry
-                .value
-                .store(pack(value & NANOS, measured(value), tried(value) + 1), Relaxed);
+            let tried = pack(value & NANOS, measured(value), tried(value) + 1);
+            entry.value.store(tried | remembered(value) << 52, Relaxed);
         }
         (value & NANOS, wanted)
     }
@@ -246,7 +280,8 @@ impl Estimates {
         let value = entry.value.load(Relaxed);
         let (old, count) = (value & NANOS, measured(value));
         let weight = (count + 1).min(8);
-        let ns = ns.min(LONGEST_NS);
+        let took = ns.min(LONGEST_NS);
+        let ns = took;
         let far = Far::of(ns, old);
         let changed = far.agrees(Far::last(value));
         let new = if count == 0 || changed {
@@ -256,7 +291,10 @@ impl Estimates {
             (old * (weight - 1) + ns) / weight
         };
         let far = if count == 0 || changed { Far::Near } else { far };
-        entry.value.store(pack(new, count + 1, 0) | far.bits(), Relaxed);
+        let long = long_from(value, took);
+        entry
+            .value
+            .store(pack(new, count + 1, 0) | long | far.bits(), Relaxed);
     }
 
     /// The device's clock has changed, in MHz. What was measured is a guess from now on, and the next measurement replaces
@@ -296,11 +334,16 @@ impl Estimates {
         let new = if count == 0 || ns < old { ns } else { old };
         if (limits >> 40) + 1 < LIMITS {
             entry.limits.store(least | ((limits >> 40) + 1) << 40, Relaxed);
-            entry.value.store(pack(new, count + 1, 0), Relaxed);
+            entry
+                .value
+                .store(pack(new, count + 1, 0) | long_from(value, new), Relaxed);
         } else {
             // All limits are longer than the estimate: the kernel has become longer.
             entry.limits.store(NANOS, Relaxed);
-            entry.value.store(pack(new.max(least), count + 1, 0), Relaxed);
+            let new = new.max(least);
+            entry
+                .value
+                .store(pack(new, count + 1, 0) | long_from(value, new), Relaxed);
         }
     }
 }
@@ -374,6 +417,25 @@ mod tests {
         });
         let mean = estimates.settled(key).expect("settled");
         assert!((MS..1000 * MS).contains(&mean), "{mean}");
+    }
+
+    #[test]
+    fn a_function_that_was_long_of_late_is_not_queued() {
+        let estimates = Estimates::new();
+        let key = Key::kernel(7, [1; 3], [32, 1, 1]);
+        estimates.guess(key);
+        (0..20).for_each(|_| estimates.learn(key, MS));
+        assert_eq!((estimates.quick(key), estimates.was_long(key)), (Some(MS), false));
+        estimates.learn(key, 500 * MS);
+        for _ in 1..REMEMBERED {
+            estimates.learn(key, MS);
+            assert_eq!((estimates.quick(key), estimates.was_long(key)), (None, true));
+        }
+        estimates.learn(key, MS);
+        assert!(estimates.quick(key).is_some() && !estimates.was_long(key));
+        // One limit alone says that the machine stood still, or that another slice's kernel ran.
+        estimates.learn_limit(key, 500 * MS);
+        assert!(!estimates.was_long(key));
     }
 
     #[test]

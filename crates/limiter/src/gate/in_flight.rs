@@ -7,6 +7,9 @@ use super::admission::{self, Flight};
 use super::bucket::Bucket;
 use super::budget::{self, STREAMS, StreamBudget};
 use super::estimates::Key;
+use super::pauses::Pauses;
+use super::ranks::Ranks;
+use super::slept::Slept;
 use super::stream::Name;
 
 /// The state of one stream. Amounts of work are nanoseconds since its budget was assigned, so that a completion that is
@@ -42,6 +45,8 @@ pub(super) struct Bracket {
     pub at: u64,
     /// The stream was idle before it, so the measurement includes the launch's way to the device.
     pub dry: bool,
+    /// For how long the machine had been suspended when it began.
+    pub slept: Slept,
 }
 
 /// An event of ours in a stream, and the work that is over once the event is.
@@ -88,6 +93,8 @@ pub(super) struct InFlight {
     pub typical_ns: u64,
     /// When work was last launched or found completed.
     pub active_ns: u64,
+    pub pauses: Pauses,
+    pub ranks: Ranks,
     /// When a thread at the gate wants to wake.
     pub alarm_ns: u64,
     /// Or as soon as the work in flight has fallen to this, in nanoseconds.
@@ -124,6 +131,8 @@ impl InFlight {
             completed: 0,
             typical_ns: 0,
             active_ns: 0,
+            pauses: Pauses::default(),
+            ranks: Ranks::default(),
             alarm_ns: u64::MAX,
             wake_below_ns: 0,
             wants: false,

@@ -10,6 +10,7 @@ use divvy_charges::locked;
 use super::budget::StreamBudget;
 use super::estimates::Key;
 use super::in_flight::{Bracket, InFlight, Mark};
+use super::slept::Slept;
 use super::stream::Stream;
 use super::{Gate, capture};
 use crate::below::{ask, forward};
@@ -55,6 +56,7 @@ impl Gate {
                 since_ns: monotonic_ns(),
                 at: launches,
                 dry: true,
+                slept: Slept::now(),
             });
             return Plan::default();
         }
@@ -139,6 +141,7 @@ impl Gate {
             since_ns,
             at,
             dry,
+            slept: Slept::now(),
         });
     }
 

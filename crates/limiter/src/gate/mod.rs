@@ -5,9 +5,10 @@
 //! of the stream's credit. All other tasks are in these modules:
 //!
 //! - `budget`: the credit of each stream. `estimates`: how long a kernel should take. `admission`: may it go now?
-//! - `wait`: a launch that cannot go at once. `bucket`: the slice's share without an agent.
+//! - `wait`: a launch that cannot go at once. `ranks`: which of several long ones goes first. `bucket`: the slice's share without an agent.
 //! - `in_flight`: the work believed to be in flight. `mark`: our events in the program's streams. `watch`: which work
 //!   is over.
+//! - `pauses`: how long a lease that is not used is kept.
 //! - `thread`: the gate thread, which finds out which work is over and tells the agent.
 //! - `capture`: stream captures, which are not disturbed.
 //!
@@ -22,6 +23,9 @@ mod graphs;
 mod in_flight;
 mod launch;
 mod mark;
+mod pauses;
+mod ranks;
+mod slept;
 mod stream;
 mod thread;
 mod wait;
@@ -133,7 +137,7 @@ impl Gate {
             Says::Leased if !capture::any() => {
                 let index = budget::find(&self.budgets, launch.stream.name());
                 let estimates = self.estimates.get();
-                match (index, estimates.and_then(|known| known.settled(launch.key))) {
+                match (index, estimates.and_then(|known| known.quick(launch.key))) {
                     (Some(index), Some(ns)) if self.budgets[index].spend(ns) => Quick::Counted(index),
                     _ => Quick::Look,
                 }

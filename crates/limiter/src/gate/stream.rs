@@ -66,6 +66,15 @@ impl Stream {
         }
     }
 
+    /// Its priority: a lower number is a higher one.
+    pub(super) fn priority(self) -> i32 {
+        if self.handle as usize > PER_THREAD {
+            ask::priority_of(self.handle)
+        } else {
+            0
+        }
+    }
+
     /// The context that it belongs to.
     pub(super) fn context(self) -> usize {
         if self.handle as usize > PER_THREAD {

@@ -16,8 +16,8 @@ use super::{Gate, NOTHING_SEEN, capture};
 use crate::below::forward;
 use crate::{leave, log, threads};
 
-/// A lease that was unused for so many nanoseconds is returned.
-const IDLE_NS: u64 = 100_000;
+/// While an unused lease is kept, the thread looks no more often than this, in nanoseconds.
+const UNUSED_NS: u64 = 25_000;
 /// How long to sleep on a word while no work is in flight: until the next check for a new grant, or, under a lease, in
 /// case a launch's wake was missed.
 const AT_REST: Duration = Duration::from_millis(500);
@@ -251,12 +251,9 @@ impl Gate {
         if word.gate() == Says::Open {
             return Sleep::At(word, AT_REST);
         }
-        if self.waiting.load(SeqCst) > 0 || now < in_flight.active_ns + IDLE_NS {
-            return Sleep::Until(
-                (in_flight.active_ns + IDLE_NS)
-                    .max(now + IDLE_NS / 4)
-                    .min(until_ns),
-            );
+        let unused_at = in_flight.active_ns.saturating_add(in_flight.pauses.idle_ns());
+        if self.waiting.load(SeqCst) > 0 || now < unused_at {
+            return Sleep::Until(unused_at.max(now + UNUSED_NS).min(until_ns));
         }
         in_flight.reclaim_all(&self.budgets);
         if !in_flight.is_drained(&self.budgets) {

@@ -14,6 +14,7 @@ use super::estimates::Key;
 use super::in_flight::{InFlight, in_use};
 use super::launch::Launch;
 use super::mark::Plan;
+use super::ranks::Rank;
 use super::{Gate, NOTHING_SEEN, capture};
 
 /// If the last heartbeat is older than this, in nanoseconds, the agent is dead.
@@ -64,28 +65,43 @@ pub(super) struct Passed {
     pub first: bool,
 }
 
+/// How a launch came to the gate.
+#[derive(Clone, Copy, Debug, Default)]
+struct Came {
+    waited_ns: u64,
+    /// If it is long and others wait.
+    rank: Option<Rank>,
+}
+
 /// A waiting thread, as reported to the agent.
 struct Waiting {
     gate: &'static Gate,
     attached: &'static Attached,
     since_ns: u64,
     rang: bool,
+    /// If its launch is long.
+    rank: Option<Rank>,
 }
 
 impl Waiting {
-    fn begin(gate: &'static Gate, attached: &'static Attached) -> Self {
+    fn begin(gate: &'static Gate, attached: &'static Attached, launch: &Launch) -> Self {
+        let priority = gate.priority_of_long(launch);
         gate.waiting.fetch_add(1, SeqCst);
         Self {
             gate,
             attached,
             since_ns: monotonic_ns(),
             rang: false,
+            rank: priority.map(|priority| locked(&gate.in_flight).ranks.enter(priority)),
         }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
+        if let Some(rank) = self.rank {
+            locked(&self.gate.in_flight).ranks.leave(rank);
+        }
         if self.gate.waiting.fetch_sub(1, SeqCst) == 1 {
             let mut in_flight = locked(&self.gate.in_flight);
             self.gate.say(self.attached, &mut in_flight);
@@ -104,9 +120,16 @@ impl Gate {
             self.thread.start(self, attached, word);
             let now = monotonic_ns();
             let since = waiting.as_ref().map_or(now, |waiting: &Waiting| waiting.since_ns);
+            let came = Came {
+                waited_ns: now.saturating_sub(since),
+                rank: match &waiting {
+                    Some(waiting) => waiting.rank,
+                    None => self.rank(launch),
+                },
+            };
             let finds = match word.gate() {
                 Says::Open => self.pass_open(attached, word),
-                Says::Leased => self.look(attached, word, launch, now.saturating_sub(since)),
+                Says::Leased => self.look(attached, word, launch, came),
                 Says::Closed => Finds::Shut,
             };
             let finds = match finds {
@@ -129,7 +152,7 @@ impl Gate {
                 }
                 _ => {}
             }
-            let waiting = waiting.get_or_insert_with(|| Waiting::begin(self, attached));
+            let waiting = waiting.get_or_insert_with(|| Waiting::begin(self, attached, launch));
             match finds {
                 Finds::Shut => {
                     self.ask_for_a_lease(attached, waiting);
@@ -200,14 +223,37 @@ impl Gate {
         Finds::Free
     }
 
-    /// Whether a lease allows the launch, which has waited for so many nanoseconds.
-    fn look(&self, attached: &Attached, word: GateWord, launch: &Launch, waited_ns: u64) -> Finds {
+    /// The priority of a launch that is long, or was of late.
+    fn priority_of_long(&self, launch: &Launch) -> Option<i32> {
+        let estimate_ns = self.estimates().settled(launch.key).unwrap_or(0);
+        admission::is_long(self.alike_ns(launch.key, estimate_ns)).then(|| launch.stream.priority())
+    }
+
+    /// The rank of a launch that comes while others wait; without those it has none.
+    fn rank(&self, launch: &Launch) -> Option<Rank> {
+        if self.waiting.load(SeqCst) == 0 {
+            return None;
+        }
+        let priority = self.priority_of_long(launch)?;
+        Some(locked(&self.in_flight).ranks.of(priority))
+    }
+
+    /// How long a launch may take, in nanoseconds: a function that was long of late may be long again.
+    fn alike_ns(&self, key: Key, estimate_ns: u64) -> u64 {
+        match self.estimates().was_long(key) {
+            true => estimate_ns.max(admission::LONG_NS),
+            false => estimate_ns,
+        }
+    }
+
+    /// Whether a lease allows the launch.
+    fn look(&self, attached: &Attached, word: GateWord, launch: &Launch, came: Came) -> Finds {
         let lease = attached.grant().lease();
         let bounds = Bounds {
             until_ns: lease.until_ns,
             in_flight_ns: lease.in_flight_ns,
         };
-        self.admit(attached, Some(word), bounds, launch, waited_ns)
+        self.admit(attached, Some(word), bounds, launch, came)
     }
 
     /// Whether the slice's share allows the launch, if there is no agent.
@@ -231,7 +277,7 @@ impl Gate {
             until_ns: u64::MAX,
             in_flight_ns: ALONE_NS,
         };
-        self.admit(attached, None, bounds, launch, 0)
+        self.admit(attached, None, bounds, launch, Came::default())
     }
 
     /// Whether these bounds allow the launch; if so, it is charged. `word` is the lease's, and later launches can rely
@@ -242,7 +288,7 @@ impl Gate {
         word: Option<GateWord>,
         bounds: Bounds,
         launch: &Launch,
-        waited_ns: u64,
+        came: Came,
     ) -> Finds {
         let (estimate_ns, unsettled) = self.estimates().guess(launch.key);
         let name = launch.stream.name();
@@ -260,7 +306,8 @@ impl Gate {
         in_flight.reclaim(budgets, index);
         let whole = in_flight.flight(budgets, now);
         let estimate_ns = estimate_ns.max(self.ran_so_far_ns(&in_flight, index, launch.key, whole));
-        let mut flight = match admission::is_long(estimate_ns) {
+        let alike_ns = self.alike_ns(launch.key, estimate_ns);
+        let mut flight = match admission::is_long(alike_ns) {
             true => whole,
             false => in_flight.flight_beside(budgets, now, index),
         };
@@ -275,17 +322,22 @@ impl Gate {
         let promised = InFlight::promised_ns(budgets, index);
         flight.all_ns += promised;
         let late_ns = self.thread.ahead_ns();
-        let mut answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
+        let mut answer = admission::admit(flight, bounds, alike_ns, now, late_ns);
         if promised > 0 && !matches!(answer, Admission::Now { more_ns } if more_ns > 0) {
             in_flight.reclaim_all(budgets);
             flight.all_ns -= promised;
-            answer = admission::admit(flight, bounds, estimate_ns, now, late_ns);
+            answer = admission::admit(flight, bounds, alike_ns, now, late_ns);
         }
         let is_first = in_flight.outstanding_ns(budgets, index) == 0;
-        if is_first && admission::has_waited(flight, bounds, estimate_ns, waited_ns) && answer.is_later() {
+        if is_first && admission::has_waited(flight, bounds, alike_ns, came.waited_ns) && answer.is_later() {
             answer = Admission::Now { more_ns: 0 };
         }
+        let gives_way = came.rank.is_some_and(|rank| in_flight.ranks.gives_way(rank));
         let more_ns = match answer {
+            Admission::Now { .. } if gives_way => {
+                in_flight.wake_below_ns = u64::MAX;
+                return Finds::Completion;
+            }
             Admission::Now { more_ns } => more_ns,
             Admission::In(ns) => {
                 let remaining = in_flight.flight(budgets, now).remaining_ns();
@@ -302,11 +354,14 @@ impl Gate {
             // continues.
             Admission::Over => return Finds::Completion,
         };
+        if admission::is_long(alike_ns) {
+            in_flight.ranks.went();
+        }
         in_flight.looks += 1;
         in_flight.streams[index].programmatic |= programmatic;
         let silent = in_flight.streams[index].programmatic || capture::any();
         let own_mark = name.is_per_thread() || index == COMMON;
-        let again = in_flight.looks.is_multiple_of(MEASURED) || estimate_ns >= LONG_NS;
+        let again = in_flight.looks.is_multiple_of(MEASURED) || alike_ns >= LONG_NS;
         let measured = !silent && !own_mark && (unsettled || again);
         let plan = self.plan(
             &mut in_flight,
@@ -320,6 +375,12 @@ impl Gate {
             Some(_) if !own_mark && !measured => more_ns.min(bounds.go_ns()),
             _ => 0,
         };
+        if was_idle {
+            // What it waited for the gate is no pause of its own.
+            let came_ns = now.saturating_sub(came.waited_ns);
+            let pause_ns = came_ns.saturating_sub(in_flight.active_ns);
+            in_flight.pauses.note(pause_ns);
+        }
         in_flight.set_running(true, now);
         in_flight.give(budgets, index, estimate_ns + more_ns);
         budgets[index].charge(estimate_ns);

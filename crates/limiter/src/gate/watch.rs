@@ -9,6 +9,7 @@ use divvy_ledger::monotonic_ns;
 
 use super::budget::{COMMON, StreamBudget};
 use super::in_flight::{Bracket, InFlight, Mark, in_use};
+use super::slept::Slept;
 use super::stream::Name;
 use super::{Gate, capture};
 use crate::below::forward;
@@ -97,7 +98,9 @@ impl Gate {
         let measured = mark
             .ends
             .map(|(bracket, dry)| (bracket, dry, elapsed_ns(bracket.event, mark.event)));
-        if let (Some((bracket, dry, Some(ns))), true) = (measured, sound) {
+        if let (Some((bracket, dry, Some(ns))), true) = (measured, sound)
+            && !Slept::now().since(bracket.slept)
+        {
             if dry || bracket.dry {
                 self.estimates().learn_limit(bracket.key, ns);
             } else {
@@ -175,6 +178,7 @@ impl Gate {
     fn drained(&self, in_flight: &mut InFlight, index: usize, launches: u64, now: u64) {
         if let Some(bracket) = in_flight.drop_bracket(index)
             && StreamBudget::between(bracket.at, launches) == 1
+            && !Slept::now().since(bracket.slept)
         {
             self.estimates()
                 .learn_limit(bracket.key, now.saturating_sub(bracket.since_ns));

@@ -24,6 +24,7 @@ pub struct Device {
     pub did: Vec<(u64, Did)>,
     /// When each stream will have finished its work.
     streams: BTreeMap<usize, u64>,
+    priorities: BTreeMap<usize, i32>,
     events: BTreeMap<usize, u64>,
     next: usize,
     contexts: Vec<usize>,
@@ -335,6 +336,22 @@ unsafe extern "C-unwind" fn stream_create(out: *mut CUstream, _: u32) -> CUresul
     CUDA_SUCCESS
 }
 
+unsafe extern "C-unwind" fn stream_with_priority(out: *mut CUstream, flags: u32, priority: i32) -> CUresult {
+    // SAFETY: the caller's promise.
+    let result = unsafe { stream_create(out, flags) };
+    // SAFETY: as above: it has just been written.
+    let stream = id(unsafe { out.read() });
+    with(|device| device.priorities.insert(stream, priority));
+    result
+}
+
+unsafe extern "C-unwind" fn stream_priority(stream: CUstream, out: *mut i32) -> CUresult {
+    let priority = with(|device| device.priorities.get(&id(stream)).copied().unwrap_or(0));
+    // SAFETY: the caller's promise.
+    unsafe { out.write(priority) };
+    CUDA_SUCCESS
+}
+
 unsafe extern "C-unwind" fn stream_destroy(stream: CUstream) -> CUresult {
     with(|device| device.streams.remove(&id(stream)));
     CUDA_SUCCESS
@@ -459,6 +476,8 @@ pub static CLOCK: Table = Table {
     cuEventQuery: event_query,
     cuEventElapsedTime: elapsed,
     cuStreamCreate: stream_create,
+    cuStreamCreateWithPriority: stream_with_priority,
+    cuStreamGetPriority: stream_priority,
     cuStreamDestroy_v2: stream_destroy,
     cuStreamQuery: stream_query,
     cuStreamSynchronize: stream_synchronize,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use divvy_abi::*;
 use divvy_ledger::monotonic_ns;
+use divvy_limiter::TABLE;
 
 use crate::MS;
 use crate::device::{Did, with};
@@ -141,6 +142,62 @@ fn two_streams_of_long_launches_take_turns() {
         });
         assert!(launched.iter().all(|launched| *launched >= 5), "{launched:?}");
     });
+}
+
+#[test]
+fn the_stream_with_the_highest_priority_goes_first_and_none_starves() {
+    alone(
+        "the_stream_with_the_highest_priority_goes_first_and_none_starves",
+        |slice| {
+            slice.pages.grant.close_gate();
+            let prioritised = |priority| {
+                let mut stream = std::ptr::null_mut();
+                // SAFETY: a valid out-parameter.
+                let result = unsafe { (TABLE.cuStreamCreateWithPriority)(&raw mut stream, 1, priority) };
+                assert!(result.is_success());
+                stream as usize
+            };
+            let streams = [prioritised(0), prioritised(-5), prioritised(0)];
+            let launched = || {
+                let of = |wanted: usize| {
+                    let kernel = |(_, did): &&(u64, Did)| matches!(did, Did::Kernel { stream, .. } if *stream == wanted);
+                    with(|device| device.did.iter().filter(kernel).count())
+                };
+                streams.map(of)
+            };
+            let over = &AtomicBool::new(false);
+            beating(slice, || {
+                lease(slice, 1, 0, 2);
+                // It is known to be long.
+                for _ in 0..3 {
+                    launch(streams[0] as CUstream, 40_000);
+                    wait_for("idle", || !activity(slice).busy);
+                }
+                let before = launched();
+                std::thread::scope(|scope| {
+                    let _over = Over(over, slice);
+                    for stream in streams {
+                        scope.spawn(move || {
+                            while !over.load(Ordering::Relaxed) {
+                                launch(stream as CUstream, 40_000);
+                            }
+                        });
+                    }
+                    // Those of lower priority have a launch in nine.
+                    let mut more = [0; 3];
+                    wait_for("each has launched twice", || {
+                        more = launched();
+                        more.iter_mut()
+                            .zip(before)
+                            .for_each(|(more, before)| *more -= before);
+                        more.iter().all(|more| *more >= 2)
+                    });
+                    let others = more[0] + more[2];
+                    assert!(more[1] >= 2 * others, "{more:?}");
+                });
+            });
+        },
+    );
 }
 
 /// The program may wait for that launch before it lets the first kernel end.
