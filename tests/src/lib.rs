@@ -16,6 +16,7 @@ pub mod hostile;
 pub mod isolation;
 pub mod kubelet;
 pub mod machine;
+pub mod passthrough;
 pub mod processes;
 pub mod rootless;
 pub mod system;

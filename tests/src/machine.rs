@@ -47,10 +47,10 @@ poweroff -f
 
 /// What machines need and this host has.
 pub struct Machines {
-    qemu: PathBuf,
-    busybox: PathBuf,
-    kernel: PathBuf,
-    modules: PathBuf,
+    pub(crate) qemu: PathBuf,
+    pub(crate) busybox: PathBuf,
+    pub(crate) kernel: PathBuf,
+    pub(crate) modules: PathBuf,
 }
 
 impl Machines {
@@ -166,7 +166,7 @@ impl Machines {
 }
 
 /// The libraries that a program or a library is loaded with, as ldd prints them: the loader itself too.
-fn needed(file: &Path) -> BTreeSet<PathBuf> {
+pub(crate) fn needed(file: &Path) -> BTreeSet<PathBuf> {
     let output = Command::new("ldd").arg(file).output().expect("ldd starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = text.split_whitespace().filter(|word| word.starts_with('/'));
@@ -178,18 +178,18 @@ fn needed(file: &Path) -> BTreeSet<PathBuf> {
 
 /// A file system as the kernel unpacks it: cpio in the format `newc`.
 #[derive(Default)]
-struct Archive {
+pub(crate) struct Archive {
     bytes: Vec<u8>,
     names: BTreeSet<String>,
 }
 
 impl Archive {
-    fn folder(&mut self, path: &str) {
+    pub(crate) fn folder(&mut self, path: &str) {
         self.above(path);
         self.entry(path, 0o040_755, &[]);
     }
 
-    fn file(&mut self, path: &str, bytes: &[u8], mode: u32) {
+    pub(crate) fn file(&mut self, path: &str, bytes: &[u8], mode: u32) {
         self.above(path);
         self.entry(path, 0o100_000 | mode, bytes);
     }
@@ -222,7 +222,7 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    fn end(mut self) -> Vec<u8> {
+    pub(crate) fn end(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
     }

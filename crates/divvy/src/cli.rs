@@ -8,7 +8,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     advise, agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
-    guest, history, inspect, k8s, keep, kill, man, ps, remote, resize, run, selftest, slice, top,
+    guest, history, inspect, k8s, keep, kill, man, ps, remote, resize, run, selftest, slice, top, vm,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -69,6 +69,8 @@ pub enum Verb {
     Remote(remote::Args),
     /// Give programs of a virtual machine a slice of a device: run, kit
     Guest(guest::Args),
+    /// Give virtual machines whole GPUs: doctor, bind, unbind, status, restore
+    Vm(vm::Args),
     /// Give pods of a Kubernetes cluster slices: dra-plugin
     K8s(k8s::Args),
     /// Look after the agent
@@ -90,6 +92,7 @@ pub enum Verb {
     /// Show which of Divvy's promises hold on this machine, in two minutes
     Selftest(selftest::Args),
     /// Print a shell's completions
+    #[command(hide = true)]
     Completions(completions::Args),
     /// Delete lasting slices, as `slice delete` does
     #[command(hide = true)]
@@ -145,6 +148,7 @@ impl Verb {
             Self::Container(args) => container::run_grouped(&args.verb, context),
             Self::Remote(args) => remote::run(args, context),
             Self::K8s(args) => k8s::run(args, context),
+            Self::Vm(args) => vm::run(args, context),
             Self::Agent(args) => agent::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Events(args) => events::run(args, context),
@@ -191,19 +195,14 @@ const LISTS: [(&str, &[&str]); 3] = [
         "Every day",
         &["run", "ps", "top", "devices", "slice", "resize", "kill", "doctor"],
     ),
-    ("Groups", &["gpu", "container", "remote", "guest", "k8s", "agent"]),
+    (
+        "Groups",
+        &["gpu", "container", "remote", "guest", "vm", "k8s", "agent"],
+    ),
     (
         "More",
         &[
-            "inspect",
-            "events",
-            "history",
-            "advise",
-            "env",
-            "config",
-            "explain",
-            "selftest",
-            "completions",
+            "inspect", "events", "history", "advise", "env", "config", "explain", "selftest",
         ],
     ),
 ];

@@ -46,6 +46,8 @@ schemas! {
     Usage
     VgpuList
     VisibleDevices
+    VmGroupList
+    VmReport
 }
 
 /// The schema of this kind.

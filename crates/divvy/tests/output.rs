@@ -68,6 +68,7 @@ fn help_opens_with_examples() {
         "container",
         "remote",
         "guest",
+        "vm",
         "k8s",
         "config",
         "explain",

@@ -79,6 +79,8 @@ fn every_document_is_as_its_schema_says() {
         &["mps", "status"],
         &["partition", "list"],
         &["vgpu", "list"],
+        &["vm", "status"],
+        &["vm", "doctor"],
         &["cdi", "list"],
         &["cdi", "generate", "--dry-run"],
         &["cdi", "validate"],

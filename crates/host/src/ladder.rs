@@ -26,14 +26,8 @@ pub fn reach(device: &DeviceRecord) -> Reach {
         };
     }
     let to_vm = match facts.and_then(|facts| facts.iommu_group) {
-        None => {
-            "add intel_iommu=on (on AMD it is on) and iommu=pt to the kernel's command line, and start again"
-                .to_owned()
-        }
-        Some(_) => format!(
-            "echo vfio-pci > /sys/bus/pci/devices/{place}/driver_override; echo {place} > \
-             /sys/bus/pci/devices/{place}/driver/unbind; echo {place} > /sys/bus/pci/drivers_probe"
-        ),
+        None => "divvy vm doctor".to_owned(),
+        Some(_) => format!("divvy vm bind {place}"),
     };
     let to_vm = Some((Isolation::Vm, to_vm));
     match (device.kind, vendor) {

@@ -152,6 +152,14 @@ codes! {
         "A test program that opens libcuda.so.1 under Divvy's environment failed. `divvy doctor` shows what the loader said."
     55 MigMode ACT "the device is in MIG mode"
         "Of a GPU in MIG mode only its instances can be used. `divvy devices` lists them as devices of their own; name one with `--device MIG-…`, make them with `divvy gpu mig apply`, or turn the mode off with `divvy gpu mig apply --instances none`."
+    56 VmHost ACT "this machine cannot pass devices through"
+        "A virtual machine gets a device through the IOMMU and VFIO, and one of them is off or missing. `divvy vm doctor` looks at all that is needed, and says for each what fixes it on this distribution."
+    57 VmGroup ACT "an IOMMU group cannot be handed over as it is"
+        "The functions of a group go to a virtual machine together. What is part of the GPU's card, such as its sound, goes along without a question. Functions of other cards do only where `divvy vm bind --with ADDRESS` names them, and the display of the machine's console where `--boot-display` is given. `divvy vm status` shows the groups."
+    58 VmHeld ACT "a device that is to be handed over is in use"
+        "A program, a slice, a mounted disk, a network link or a virtual machine uses a function of the group. Drivers wait for their last user, so nothing was changed. The message names the user and what ends it. Or another `divvy vm` is at work: let it end."
+    59 VmBind ACT "the kernel refused to hand a device over"
+        "A step failed, and the first drivers are back, or the message says which are not. `divvy vm status` shows how the group stands, and `divvy vm restore` puts back what a crash or a failure left half done. The kernel's log says why a driver refused a device."
     60 PageVersion ACT "a page of another version"
         "A slice's grant or ledger was made by another version of Divvy, or is no such page at all. Divvy never guesses: what runs in the slice goes on; delete the slice and make it again."
     61 LedgerCorrupt ACT "the ledger is damaged"
@@ -277,6 +285,7 @@ mod tests {
             "agent",
             "tunnel",
             "kube",
+            "vm",
             "divvy",
         ] {
             sources(&crates.join(room).join("src"), &mut text);

@@ -45,12 +45,14 @@ pages! {
     install "docs/install.md"
     kubernetes "docs/kubernetes.md"
     nvml_coverage "docs/nvml-coverage.md"
+    passthrough "docs/passthrough.md"
     remote "docs/remote.md"
     remote_coverage "docs/remote-coverage.md"
     testing "docs/testing.md"
     threat_model "docs/threat-model.md"
     virtual_machines "docs/virtual-machines.md"
     visible_devices "docs/visible-devices.md"
+    which_isolation "docs/which-isolation.md"
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod metrics;
 mod mig;
 mod nesting;
 mod nri;
+mod passthrough;
 mod remote;
 mod remote_hosts;
 mod restart;

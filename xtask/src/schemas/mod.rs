@@ -125,6 +125,8 @@ const KINDS: &[(&str, Body)] = &[
         "VisibleDevices",
         Of("crates/divvy/src/verbs/environment.rs", "Shown"),
     ),
+    ("VmGroupList", List("crates/vm/src/status.rs", "GroupStatus")),
+    ("VmReport", Of("crates/divvy/src/verbs/vm/doctor.rs", "Body")),
 ];
 
 /// Fields that a kind does not always have although the record does: `divvy slice list` knows of slices only.
@@ -136,6 +138,7 @@ const ROOMS: &[&str] = &[
     "crates/agent/src",
     "crates/host/src",
     "crates/container/src",
+    "crates/vm/src",
     "crates/divvy/src",
 ];
 

@@ -27,3 +27,4 @@ pub mod run;
 pub mod selftest;
 pub mod slice;
 pub mod top;
+pub mod vm;

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 
 /// Files of `sys` and `proc` are a page or a few.
 const LARGEST: usize = 1 << 20;
+/// A list of modules' aliases has 2 MiB.
+const LONGEST: usize = 1 << 24;
 /// No folder of them has more entries but `proc` of a machine that does little else.
 const MOST: usize = 1 << 16;
 
@@ -143,6 +145,13 @@ impl Sysroot {
     #[must_use]
     pub fn text(&self, path: &str) -> Option<String> {
         self.read(path).ok().flatten().filter(|text| !text.is_empty())
+    }
+
+    /// The same for a list that may be longer than a file of `sys` or `proc`, such as that of the kernel's modules.
+    #[must_use]
+    pub fn long_text(&self, path: &str) -> Option<String> {
+        let bytes = self.bytes(path, LONGEST).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// A number in a file, decimal or with `0x`.

@@ -52,7 +52,11 @@ pub fn entries() -> Vec<Entry> {
                 "the device itself is partitioned: MIG, or AMD's partitions",
                 "divvy run --share mig --memory 10GiB -- python serve.py",
             ),
-            Isolation::Vm => ("the device is passed through to a virtual machine", "-"),
+            Isolation::Vm => (
+                "the device is passed through to a virtual machine, which has it alone; `divvy vm doctor` says what a host lacks \
+                 for that, `divvy vm bind` hands a device over",
+                "-",
+            ),
         };
         Entry {
             level,
@@ -84,7 +88,8 @@ pub fn story(entries: &[Entry]) -> String {
     text.push_str(
         "\n`--on-overuse` says what supervision does: `end` (as above), `freeze` (it freezes the slice \
          for its memory too, and ends only what uses the device though it is frozen), `report` (events only). Where the driver samples its figures, as NVIDIA's does for time, the \
-         share holds over tens of seconds and not over five.\n",
+         share holds over tens of seconds and not over five.\n\
+         docs/which-isolation.md compares the levels with MPS, MIG, vGPU and passthrough.\n",
     );
     text
 }
@@ -119,4 +124,19 @@ pub fn table(entries: &[Entry], _wide: bool) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page that compares all ways has each level, with what it does not protect against in the same words.
+    #[test]
+    fn the_page_says_the_same() {
+        let page = include_str!("../../../../../docs/which-isolation.md");
+        for entry in entries() {
+            let row = format!("| `{}` | {} |", entry.level, entry.not_protected);
+            assert!(page.contains(&row), "{row}");
+        }
+    }
 }

@@ -1,0 +1,22 @@
+//! Whole GPUs for virtual machines.
+//!
+//! - [`function`]: a PCI function of any class; [`group`]: an IOMMU group, which goes to a machine as a whole.
+//! - [`holders`]: who uses the functions of a group.
+//! - [`doctor`]: what keeps a GPU of this machine from a virtual one, in the order in which it is to be fixed.
+//! - [`bind`]: gives a group to vfio-pci, and takes it back. [`kernel`] is what is written, behind a trait; [`record`] is
+//!   what is remembered on disk.
+//!
+//! docs/passthrough.md says how it is used, docs/adr/0060 why it is so.
+#![forbid(unsafe_code)]
+
+pub mod bind;
+pub mod distribution;
+pub mod doctor;
+pub mod driver;
+pub mod function;
+pub mod group;
+pub mod holders;
+pub mod kernel;
+pub mod record;
+pub mod restore;
+pub mod status;

@@ -1,0 +1,113 @@
+//! What a crash or a restart of the machine left, put right by the records.
+
+use divvy_host::machine::Sysroot;
+use divvy_model::{Code, Fault};
+use serde::Serialize;
+
+use crate::bind::{Consent, bind, put_back};
+use crate::function::Function;
+use crate::kernel::Kernel;
+use crate::record::{Phase, Record, Store, boot};
+
+/// What was done for a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Restored {
+    /// The GPU.
+    pub address: String,
+    /// What was done.
+    pub outcome: Outcome,
+    /// Why it could not be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// See [`Restored`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// A change had not ended: its functions are on their first drivers.
+    PutBack,
+    /// The machine was started again since: the group is on VFIO as it was.
+    BoundAgain,
+    /// It is as it should be.
+    Unchanged,
+    /// The device is no longer there: its record was removed.
+    Forgotten,
+    /// It could not be done.
+    Failed,
+}
+
+/// Puts every record right.
+///
+/// # Errors
+/// As [`Store::records`]. What fails for one record is in its outcome, and the others are put right.
+pub fn restore(root: &Sysroot, kernel: &mut dyn Kernel, store: &Store) -> Result<Vec<Restored>, Fault> {
+    let now = boot(root);
+    let mut all = Vec::new();
+    for record in store.records()? {
+        let done = one(root, kernel, store, &record, &now);
+        let (outcome, trouble) = match done {
+            Ok(outcome) => (outcome, None),
+            Err(fault) => {
+                let causes = fault.causes.join(": ");
+                let trouble = match causes.is_empty() {
+                    true => fault.message,
+                    false => format!("{}: {causes}", fault.message),
+                };
+                (Outcome::Failed, Some(trouble))
+            }
+        };
+        all.push(Restored {
+            address: record.asked,
+            outcome,
+            trouble,
+        });
+    }
+    Ok(all)
+}
+
+fn one(
+    root: &Sysroot,
+    kernel: &mut dyn Kernel,
+    store: &Store,
+    record: &Record,
+    now: &str,
+) -> Result<Outcome, Fault> {
+    let is_there = record
+        .functions
+        .iter()
+        .any(|saved| Function::read(root, &saved.address).is_some_and(|function| function.id() == saved.id));
+    if !is_there {
+        store.remove(record)?;
+        return Ok(Outcome::Forgotten);
+    }
+    match (record.boot == now, record.phase) {
+        (true, Phase::Bound) => Ok(Outcome::Unchanged),
+        (true, Phase::Binding | Phase::Unbinding) => {
+            let left = put_back(root, kernel, &record.functions);
+            if left.is_empty() {
+                store.remove(record)?;
+                return Ok(Outcome::PutBack);
+            }
+            Err(Fault::new(Code::VmBind, "not all of it could be put back").cause(left.join("; ")))
+        }
+        // The kernel has forgotten every override.
+        (false, Phase::Bound) => {
+            let consent = Consent {
+                with: record.with.clone(),
+                boot_display: record.boot_display,
+            };
+            let plan = bind(root, kernel, store, &record.asked, &consent)?;
+            if plan.changes.is_empty() {
+                // The boot configuration gives it to VFIO: there is nothing to give back later.
+                store.remove(record)?;
+                return Ok(Outcome::Unchanged);
+            }
+            Ok(Outcome::BoundAgain)
+        }
+        (false, Phase::Binding | Phase::Unbinding) => {
+            store.remove(record)?;
+            Ok(Outcome::PutBack)
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A virtual machine with an IOMMU and a stand-in for a GPU, in which devices are handed over as on a real host.
+//!
+//! The GPU is a card of two functions: QEMU's plain display, and an Intel HDA controller, which reaches memory by itself. A
+//! second card has a network function in its group. The kernel is Debian's for virtual machines, which has no drivers for
+//! those displays: `uio_pci_generic` stands in for the vendor's.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::build::binaries;
+use crate::clients::strace;
+use crate::machine::{Archive, Machines, needed};
+
+/// The modules, with those that each needs.
+const MODULES: [(&str, &[&str]); 13] = [
+    ("virt/lib/irqbypass", &[]),
+    ("drivers/vfio/vfio_virqfd", &[]),
+    ("drivers/vfio/vfio", &[]),
+    ("drivers/vfio/vfio_iommu_type1", &["drivers/vfio/vfio"]),
+    (
+        "drivers/vfio/pci/vfio-pci-core",
+        &[
+            "drivers/vfio/vfio",
+            "drivers/vfio/vfio_virqfd",
+            "virt/lib/irqbypass",
+        ],
+    ),
+    (
+        "drivers/vfio/pci/vfio-pci",
+        &[
+            "drivers/vfio/pci/vfio-pci-core",
+            "drivers/vfio/vfio",
+            "drivers/vfio/vfio_virqfd",
+            "virt/lib/irqbypass",
+        ],
+    ),
+    ("drivers/uio/uio", &[]),
+    ("drivers/uio/uio_pci_generic", &["drivers/uio/uio"]),
+    ("drivers/virtio/virtio_ring", &[]),
+    ("drivers/virtio/virtio", &["drivers/virtio/virtio_ring"]),
+    ("drivers/virtio/virtio_pci_legacy_dev", &[]),
+    ("drivers/virtio/virtio_pci_modern_dev", &[]),
+    (
+        "drivers/virtio/virtio_pci",
+        &[
+            "drivers/virtio/virtio",
+            "drivers/virtio/virtio_ring",
+            "drivers/virtio/virtio_pci_legacy_dev",
+            "drivers/virtio/virtio_pci_modern_dev",
+        ],
+    ),
+];
+
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin NO_COLOR=1
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+exec </dev/ttyS0 >/dev/ttyS0 2>&1
+stty raw -echo
+echo /bin/modprobe >/proc/sys/kernel/modprobe
+modprobe uio_pci_generic
+modprobe virtio_pci
+for id in "1234 1111" "8086 2668"; do echo $id >/sys/bus/pci/drivers/uio_pci_generic/new_id; done
+cd /
+. /story
+poweroff -f
+"#;
+
+/// The machine's devices.
+const DEVICES: &[&str] = &[
+    "-device",
+    "intel-iommu,intremap=on",
+    "-audiodev",
+    "none,id=none",
+    "-device",
+    "pcie-root-port,id=rp1,chassis=1,addr=0x3",
+    "-device",
+    "secondary-vga,bus=rp1,addr=0.0,multifunction=on",
+    "-device",
+    "intel-hda,id=hda,bus=rp1,addr=0.1",
+    "-device",
+    "hda-micro,audiodev=none,bus=hda.0",
+    "-device",
+    "pcie-root-port,id=rp2,chassis=2,addr=0x4",
+    "-device",
+    "secondary-vga,bus=rp2,addr=0.0,multifunction=on",
+    "-device",
+    "virtio-net-pci,bus=rp2,addr=0.1,disable-legacy=on",
+];
+
+/// Runs a story, a script of root's there, with `divvy`, `vfio-probe` and `strace`; what it printed.
+///
+/// None where something is missing and need not be there.
+pub fn run(machines: &Machines, folder: &Path, story: &str) -> Option<String> {
+    let strace = strace()?;
+    let root = folder.join("root");
+    fs::write(&root, archive(machines, &strace, folder, story)).expect("written");
+    let output = Command::new("timeout")
+        .arg("120")
+        .arg(&machines.qemu)
+        .args(["-accel", "tcg,thread=multi"])
+        .args(["-machine", "q35,kernel-irqchip=split"])
+        .args(["-cpu", "qemu64,+svm", "-m", "768"])
+        .args([
+            "-nodefaults",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+        ])
+        .arg("-kernel")
+        .arg(&machines.kernel)
+        .arg("-initrd")
+        .arg(&root)
+        .args([
+            "-append",
+            "quiet loglevel=0 panic=-1 tsc=reliable no_timer_check intel_iommu=on",
+        ])
+        .args(DEVICES)
+        .stdin(Stdio::null())
+        .output()
+        .expect("QEMU starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}: {said}: {output:?}", output.status);
+    Some(said)
+}
+
+fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str) -> Vec<u8> {
+    let mut root = Archive::default();
+    for name in ["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/lib"] {
+        root.folder(name);
+    }
+    let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    root.file("init", INIT.as_bytes(), 0o755);
+    root.file("story", story.as_bytes(), 0o644);
+    root.file("bin/busybox", &read(&machines.busybox), 0o755);
+    let release = machines
+        .modules
+        .file_name()
+        .expect("a release")
+        .to_string_lossy()
+        .into_owned();
+    let mut list = String::new();
+    for (module, needs) in MODULES {
+        let file = format!("kernel/{module}.ko");
+        root.file(
+            &format!("lib/modules/{release}/{file}"),
+            &read(&machines.modules.join(&file)),
+            0o644,
+        );
+        let needs: Vec<String> = needs.iter().map(|need| format!(" kernel/{need}.ko")).collect();
+        list.push_str(&format!("{file}:{}\n", needs.concat()));
+    }
+    root.file(
+        &format!("lib/modules/{release}/modules.dep"),
+        list.as_bytes(),
+        0o644,
+    );
+    let programs = [
+        binaries().join("divvy"),
+        binaries().join("vfio-probe"),
+        strace.to_owned(),
+    ];
+    for program in &programs {
+        let name = program
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        // Without what debuggers need, which is most of it.
+        let small = folder.join(&name);
+        let stripped = Command::new("strip").arg("-o").arg(&small).arg(program).status();
+        let file = match stripped.is_ok_and(|status| status.success()) {
+            true => &small,
+            false => program,
+        };
+        root.file(&format!("bin/{name}"), &read(file), 0o755);
+        for library in needed(program) {
+            let path = library.strip_prefix("/").unwrap_or(&library);
+            root.file(path.to_str().expect("a path of text"), &read(&library), 0o755);
+        }
+    }
+    root.end()
+}
