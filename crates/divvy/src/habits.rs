@@ -2,7 +2,7 @@
 //! mean the same here are aliases in the grammar.
 
 /// Verbs.
-const VERBS: [(&str, &str); 17] = [
+const VERBS: [(&str, &str); 19] = [
     ("apply", CREATE),
     ("create", CREATE),
     ("start", CREATE),
@@ -11,7 +11,10 @@ const VERBS: [(&str, &str); 17] = [
         "exec",
         "`divvy run --slice NAME PROGRAM` runs one more program in a lasting slice",
     ),
-    ("get", "`divvy ps` lists the slices, `divvy devices` the devices"),
+    (
+        "get",
+        "`divvy ps` lists the slices, `divvy devices` the devices, `divvy config show` the settings",
+    ),
     (
         "info",
         "`divvy doctor` checks this machine, `divvy devices` lists its devices",
@@ -32,7 +35,16 @@ const VERBS: [(&str, &str); 17] = [
         "pause",
         "`divvy kill NAME --signal STOP` stops its programs, and `--signal CONT` lets them go on",
     ),
+    (
+        "queue",
+        "`divvy ps` shows what waits beside what runs; `divvy run --wait` waits for space on a device",
+    ),
     ("restart", CREATE),
+    (
+        "set",
+        "settings are lines of a file, which `divvy config show --origin` names; `divvy resize NAME --memory 8GiB` \
+         changes a slice",
+    ),
     (
         "smi",
         "`divvy devices` lists the devices, `divvy top` shows who uses them",
@@ -56,10 +68,10 @@ const CREATE: &str = "`divvy run --memory 4GiB PROGRAM` makes a slice for a prog
                       `divvy slice create NAME --memory 4GiB` one that stays";
 
 /// Flags. Several verbs have none of them.
-const FLAGS: [(&str, &str); 20] = [
+const FLAGS: [(&str, &str); 27] = [
     (
         "--all",
-        "name the slices: `divvy ps -q` lists them, as in `divvy kill $(divvy ps -q)`",
+        "`divvy ps` lists all slices that live, and `divvy kill $(divvy ps -q)` ends them all",
     ),
     (
         "--cpus",
@@ -70,11 +82,17 @@ const FLAGS: [(&str, &str); 20] = [
         "`divvy run ... &` runs in the background; `divvy slice create` makes a slice that stays",
     ),
     ("--env", DOCKER),
+    (
+        "--fix",
+        "`divvy doctor` changes nothing; what it finds has the command that helps beside it",
+    ),
+    ("--format", OUTPUT),
     ("--gpu", DEVICE),
     ("--gpus", DEVICE),
     ("--gpus-per-task", DEVICE),
     ("--gres", DEVICE),
     ("--id", DEVICE),
+    ("--json", OUTPUT),
     (
         "--loop",
         "`divvy ps --watch` prints again and again; `divvy top` is a screen",
@@ -88,12 +106,19 @@ const FLAGS: [(&str, &str); 20] = [
         "`divvy top -n 1` prints once, and so does each list",
     ),
     ("--rm", DOCKER),
+    ("--tail", "`--last 5` prints the newest five"),
     ("--time", TIME),
     ("--volume", DOCKER),
     (
         "-L",
         "`divvy devices` lists the devices without a flag, `divvy devices -o wide` with their UUIDs",
     ),
+    (
+        "-a",
+        "`divvy ps` lists all slices that live, `divvy history` those that have ended",
+    ),
+    ("-b", "`divvy top -n 1` prints once, as it does into a pipe"),
+    ("-c", "`--compute 30%` is the slice's part of the device's time"),
     (
         "-i",
         "`--device 0` chooses a device; a program has this terminal without a flag",
@@ -106,6 +131,8 @@ const FLAGS: [(&str, &str); 20] = [
     ("-v", DOCKER),
 ];
 
+const OUTPUT: &str =
+    "`-o json` prints a document, as do `-o yaml`, `-o wide` and `-o name`; `jq` selects from it";
 const DEVICE: &str = "`--device 0,1` chooses devices, and `--memory 4GiB --compute 30%` how much of each";
 const TIME: &str = "`--ttl 10m` is how long a slice lives; a program has this terminal without a flag";
 const DOCKER: &str = "`divvy podman run` and `divvy docker run` take an engine's flags; `divvy run` starts a program \

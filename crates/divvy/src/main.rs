@@ -5,6 +5,7 @@ mod cli;
 mod complete;
 mod config;
 mod context;
+mod empty;
 mod env;
 mod flags;
 mod habits;

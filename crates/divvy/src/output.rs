@@ -7,6 +7,7 @@ use divvy_agent::api::{Document, Items};
 use divvy_model::{Code, Fault};
 use serde::Serialize;
 
+use crate::empty;
 use crate::table::Table;
 
 /// How lists are printed.
@@ -126,7 +127,10 @@ pub fn list<T: Serialize>(
     name: impl Fn(&T) -> &str,
     table: impl FnOnce(&[T], bool) -> Table,
 ) -> Result<(), Fault> {
-    print(&list_text(format, kind, items, name, table)?)
+    let is_empty = items.is_empty();
+    print(&list_text(format, kind, items, name, table)?)?;
+    empty::remark_on(format, kind, is_empty);
+    Ok(())
 }
 
 /// The text of a list.

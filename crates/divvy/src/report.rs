@@ -131,9 +131,10 @@ fn colours() -> bool {
 /// its own words under our code.
 pub fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
+        // A reader that has closed the pipe, as `head` does, is no failure.
         return match error.print() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+            _ => ExitCode::SUCCESS,
         };
     }
     let words: Vec<String> = std::env::args_os()

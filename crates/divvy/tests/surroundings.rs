@@ -136,8 +136,15 @@ fn two_installations_share_an_agent_and_one_may_go() {
     done(&second, &["slice", "delete", "kept"]);
 }
 
-/// What a command prints on a terminal of so many columns.
-fn on_a_terminal(mut command: Command, columns: u16) -> String {
+/// What a command that succeeds prints on a terminal of so many columns.
+fn on_a_terminal(command: Command, columns: u16) -> String {
+    let (succeeds, shown) = ends_on_a_terminal(command, columns);
+    assert!(succeeds, "{shown}");
+    shown
+}
+
+/// Whether a command succeeds, and what it prints on a terminal of so many columns.
+fn ends_on_a_terminal(mut command: Command, columns: u16) -> (bool, String) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&master).expect("ours");
     unlockpt(&master).expect("usable");
@@ -165,12 +172,67 @@ fn on_a_terminal(mut command: Command, columns: u16) -> String {
     let mut shown = Vec::new();
     // It ends with an error once the other side is closed.
     let _closed = File::from(master).read_to_end(&mut shown);
+    let status = child.wait().expect("it ends");
+    (status.success(), String::from_utf8(shown).expect("text"))
+}
+
+#[test]
+fn colours_are_for_terminals_and_are_turned_off_by_no_color() {
+    let host = Host::new();
+    let refused = |set: &[(&str, &str)]| {
+        let mut command = host.divvy(&["inspect", "nope"]);
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+        command.envs(set.iter().copied()).env("TERM", "xterm");
+        let (succeeds, shown) = ends_on_a_terminal(command, 100);
+        assert!(!succeeds && shown.contains("no slice `nope`"), "{shown}");
+        shown.contains("\x1b[")
+    };
+    assert!(refused(&[]), "a terminal has colours");
+    assert!(!refused(&[("NO_COLOR", "1")]));
     assert!(
-        child.wait().expect("it ends").success(),
-        "{}",
-        String::from_utf8_lossy(&shown)
+        refused(&[("NO_COLOR", "")]),
+        "an empty NO_COLOR is none: no-color.org"
     );
-    String::from_utf8(shown).expect("text")
+    let (_, said) = host.refused(&["inspect", "nope"]);
+    assert!(!said.contains("\x1b["), "a pipe has none: {said}");
+}
+
+#[test]
+fn an_empty_list_says_what_to_type_where_a_person_looks() {
+    let host = Host::new();
+    for (words, told) in [
+        (&["ps"][..], "`divvy run --memory 4GiB PROGRAM`"),
+        (&["slice", "list"], "`divvy slice create NAME --memory 4GiB`"),
+        (&["history"], "`divvy ps`"),
+        (&["advise"], "`divvy run --memory 4GiB PROGRAM`"),
+    ] {
+        let shown = on_a_terminal(host.divvy(words), 100);
+        assert!(shown.contains(told), "{words:?}: {shown}");
+        let output = host.finish(words);
+        assert!(output.stderr.is_empty(), "a pipe has the list alone: {output:?}");
+    }
+    host.text(&["slice", "create", "kept", "--memory", "1GiB"]);
+    let shown = on_a_terminal(host.divvy(&["ps"]), 100);
+    assert!(!shown.contains("divvy run"), "{shown}");
+}
+
+#[test]
+fn a_run_directory_takes_little_room() {
+    let host = Host::new();
+    let _tenant = host.idle("train", "1GiB");
+    // As `du` counts: blocks of files that have no other name. Under /run they are in memory.
+    fn blocks(folder: &Path) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let entries = fs::read_dir(folder).expect("a folder").flatten();
+        let of = |entry: fs::DirEntry| match entry.metadata() {
+            Ok(found) if found.is_dir() => blocks(&entry.path()),
+            Ok(found) if found.nlink() == 1 => found.blocks() * 512,
+            _ => 0,
+        };
+        entries.map(of).sum()
+    }
+    let taken = blocks(&host.run_dir());
+    assert!(taken < 4 << 20, "{taken} bytes");
 }
 
 #[test]
@@ -192,6 +254,38 @@ fn twenty_columns_cut_no_number_and_no_word() {
             assert!(shown.contains(text), "{words:?}: {text}: {shown}");
         }
     }
+}
+
+#[test]
+fn a_dry_run_of_an_engines_configuration_names_the_link_that_is_not_there_yet() {
+    let host = Host::new();
+    let folder = beside_the_built();
+    let divvy = installed(folder.path());
+    let link = divvy.with_file_name("divvy-oci-runtime");
+    let file = host.folder().join("daemon.json");
+    let file = file.to_str().expect("a path");
+    let words = [
+        "container",
+        "runtime",
+        "configure",
+        "--engine",
+        "docker",
+        "--file",
+        file,
+    ];
+    let told = |more: &[&str]| {
+        let output = like(&host, &divvy, &[&words[..], more].concat()).output();
+        String::from_utf8(output.expect("divvy starts").stdout).expect("text")
+    };
+    let would = format!("would make the link {}", link.display());
+    let dry = told(&["--dry-run"]);
+    assert!(dry.starts_with(&would), "{dry}");
+    assert!(
+        !link.exists() && !Path::new(file).exists(),
+        "a dry run changes nothing"
+    );
+    assert!(told(&[]).starts_with("wrote ") && link.exists());
+    assert!(!told(&["--dry-run"]).contains("would make the link"));
 }
 
 #[test]

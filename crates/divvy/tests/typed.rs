@@ -65,6 +65,25 @@ fn words_of_other_tools_say_what_to_type() {
         (&["exec", "train", "sh"], 2, "`divvy run --slice NAME PROGRAM`"),
         (&["describe", "train"], 2, "`divvy inspect NAME`"),
         (&["ps", "-l", "1"], 2, "`divvy ps --watch`"),
+        (&["ps", "-a"], 2, "`divvy history`"),
+        (&["ps", "--format", "json"], 2, "`-o json`"),
+        (&["devices", "--json"], 2, "`-o json`"),
+        (&["top", "-b"], 2, "`divvy top -n 1`"),
+        (&["events", "--tail", "5"], 2, "`--last 5`"),
+        (&["doctor", "--fix"], 2, "changes nothing"),
+        (&["queue"], 2, "`divvy ps`"),
+        (&["config", "get", "memory"], 2, "`divvy config show`"),
+        (
+            &["config", "set", "memory", "1GiB"],
+            2,
+            "`divvy config show --origin`",
+        ),
+        (
+            &["resize", "train", "6GiB"],
+            2,
+            "`divvy resize train --memory 6GiB`",
+        ),
+        (&["run", "-c", "30%", "true"], 125, "`--compute 30%`"),
         (&["run", "-m", "1GiB", "--compute", "0.3", "true"], 125, "`30%`"),
     ] {
         let (got, said) = host.refused(words);
@@ -140,8 +159,12 @@ fn verbs_of_other_tools_do_what_they_do_there() {
         "without a terminal nothing is asked"
     );
     tenant.child.wait().expect("it has ended");
-    host.text(&["rm", "kept"]);
+    assert_eq!(host.text(&["slice", "ls", "-q"]), "kept\n");
+    host.text(&["slice", "rm", "-y", "kept"]);
     assert_eq!(host.json(&["ps"])["items"], serde_json::json!([]));
+    assert_eq!(host.text(&["events", "-n", "2"]).lines().count(), 2);
+    assert_eq!(host.text(&["history", "-n", "1"]).lines().count(), 2);
+    assert_eq!(host.text(&["explain", "12"]), host.text(&["explain", "D0012"]));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn table(advice: &[Advice], _wide: bool) -> Table {
     table
 }
 
-/// The advice for each program of a user that used memory, by name.
+/// The advice for each program of a user that asked for memory, by name.
 fn advise(records: &[HistoryRecord]) -> Vec<Advice> {
     let mut programs: BTreeMap<(String, u32), Vec<&HistoryRecord>> = BTreeMap::new();
     for record in records {
@@ -102,7 +102,9 @@ fn advise(records: &[HistoryRecord]) -> Vec<Advice> {
     let advice = programs
         .into_iter()
         .map(|((program, uid), runs)| of(program, uid, &runs));
-    advice.filter(|one| one.memory_peak_bytes > Bytes(0)).collect()
+    // A program whose every allocation was refused held nothing, and asks for the most advice.
+    let asked = |one: &Advice| one.memory_peak_bytes > Bytes(0) || one.refused_allocations > 0;
+    advice.filter(asked).collect()
 }
 
 /// `python train.py` of `/usr/bin/python train.py --epochs 3`.
@@ -230,6 +232,15 @@ mod tests {
             (advice[0].memory.0 >> 20, advice[0].refused_allocations),
             (1536, 3)
         );
+    }
+
+    #[test]
+    fn one_that_was_refused_everything_should_ask_for_more_than_its_limit() {
+        let advice = advise(&[run(&["train"], 0, 1024, 2), run(&["true"], 0, 1024, 0)]);
+        let [one] = advice.as_slice() else {
+            panic!("{advice:?}")
+        };
+        assert_eq!((one.program.as_str(), one.memory.0 >> 20), ("train", 1536));
     }
 
     #[test]

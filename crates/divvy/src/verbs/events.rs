@@ -20,10 +20,16 @@ pub struct Args {
     /// Begin after the event of this number
     #[arg(long, value_name = "NUMBER")]
     since: Option<u64>,
+    /// At most so many of what has happened, the newest
+    #[arg(short = 'n', long, value_name = "NUMBER", conflicts_with = "follow")]
+    last: Option<usize>,
 }
 
 /// Prints them, a line each; as JSON, a document each.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    if let Some(last) = args.last {
+        return newest(last, args, context);
+    }
     let Some(agent) = context.agent_if_any() else {
         if args.follow {
             return Err(Fault::new(Code::AgentUnreachable, "no agent runs here")
@@ -50,6 +56,31 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Some(fault) => Err(fault),
         None => Ok(0),
     }
+}
+
+/// Prints the newest of what has happened, in the order in which it did.
+fn newest(last: usize, args: &Args, context: &Context) -> Result<u8, Fault> {
+    let mut events = Vec::new();
+    match context.agent_if_any() {
+        Some(agent) => agent.events(args.since, false, |event| {
+            events.push(event);
+            true
+        })?,
+        None => {
+            let since = args.since.unwrap_or(0);
+            events.extend(
+                read_events(&context.peek())
+                    .into_iter()
+                    .filter(|event| event.number > since),
+            );
+        }
+    }
+    for event in &events[events.len().saturating_sub(last)..] {
+        if !print(event, context.format)? {
+            break;
+        }
+    }
+    Ok(0)
 }
 
 /// Prints one; false when the reader has gone.

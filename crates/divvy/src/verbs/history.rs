@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(value_name = "SLICE")]
     slice: Option<String>,
     /// At most so many, the newest
-    #[arg(long, value_name = "NUMBER", default_value_t = 50)]
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 50)]
     last: usize,
     /// Slices of all users, as root sees them anyway; their programs are shown to their users only
     #[arg(long)]

@@ -12,6 +12,7 @@ use divvy_model::{
 
 use crate::config::parse_duration;
 use crate::context::Context;
+use crate::empty;
 use crate::output::{self, Format};
 use crate::share_words;
 use crate::table::Table;
@@ -37,13 +38,15 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let format = if args.quiet { Format::Name } else { context.format };
     let Some(interval) = args.watch else {
-        output::print(&text(context, format)?)?;
+        let (text, is_empty) = text(context, format)?;
+        output::print(&text)?;
+        empty::remark_on(format, "SliceList", is_empty);
         return Ok(0);
     };
     let in_place = std::io::stdout().is_terminal();
     let dated = matches!(format, Format::Table | Format::Wide);
     loop {
-        let text = text(context, format)?;
+        let (text, _) = text(context, format)?;
         if in_place {
             // Home, the text, and away with what a longer one left behind.
             let lines = text.lines().map(|line| format!("{line}\x1b[K\r\n"));
@@ -63,7 +66,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
 }
 
-fn text(context: &Context, format: Format) -> Result<String, Fault> {
+/// The list in this format, and whether nothing is on it.
+fn text(context: &Context, format: Format) -> Result<(String, bool), Fault> {
     let for_people = matches!(format, Format::Table | Format::Wide);
     let mut indexes = Indexes::default();
     let SliceItems { mut items, unmanaged } = match context.agent_of_slices()? {
@@ -82,11 +86,12 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
     for slice in &mut items {
         slice.containers = containers(slice);
     }
-    match format {
+    let is_empty = items.is_empty() && unmanaged.is_empty();
+    let text = match format {
         Format::Json | Format::Yaml => {
-            output::document_text(format, "SliceList", &SliceItems { items, unmanaged })
+            output::document_text(format, "SliceList", &SliceItems { items, unmanaged })?
         }
-        Format::Name => Ok(items.iter().map(|slice| format!("{}\n", slice.name)).collect()),
+        Format::Name => items.iter().map(|slice| format!("{}\n", slice.name)).collect(),
         Format::Table | Format::Wide => {
             let mut table = table(&items, &indexes, format == Format::Wide);
             let columns = table.columns();
@@ -95,12 +100,13 @@ fn text(context: &Context, format: Format) -> Result<String, Fault> {
                 row.resize(columns, "-".into());
                 table.row(row);
             }
-            Ok(match format {
+            match format {
                 Format::Wide => table.to_text(),
                 _ => table.shown(),
-            })
+            }
         }
-    }
+    };
+    Ok((text, is_empty))
 }
 
 /// The containers that the slice's processes are in, as the kernel and the engines tell.

@@ -18,6 +18,9 @@ use crate::report::remark;
 pub struct Args {
     /// The slice, by name, id or unique prefix of an id
     slice: String,
+    /// An amount without its flag, which is answered with what to type
+    #[arg(hide = true, value_name = "AMOUNT")]
+    amount: Option<String>,
     /// Its new memory: 8GiB, 50% (of the device)
     #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
     memory: Option<MemoryAmount>,
@@ -30,6 +33,14 @@ pub struct Args {
 
 /// Changes it. A program sees its new limit with its next allocation, its new share with its next lease.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
+    if let Some(amount) = &args.amount {
+        let slice = &args.slice;
+        return Err(
+            Fault::new(Code::Usage, format!("`{amount}` could be memory or compute")).hint(format!(
+                "`divvy resize {slice} --memory {amount}`, or `divvy resize {slice} --compute {amount}`"
+            )),
+        );
+    }
     if args.memory.is_none() && args.compute.is_empty() {
         return Err(Fault::new(Code::Usage, "nothing was said to change")
             .hint("`divvy resize NAME --memory 8GiB`, or `--compute 40%`"));

@@ -39,8 +39,10 @@ enum Verb {
     /// Make a slice that stays until it is deleted; `divvy run --slice NAME` runs programs in it
     Create(Create),
     /// List the lasting slices
+    #[command(alias = "ls")]
     List(List),
     /// Delete lasting slices
+    #[command(alias = "rm")]
     Delete(Delete),
 }
 
@@ -84,7 +86,7 @@ pub struct Delete {
     #[arg(required = true, value_name = "SLICE")]
     slices: Vec<String>,
     /// End the programs that run in them first; without it, a slice in use is not deleted
-    #[arg(short = 'f', long, visible_alias = "force")]
+    #[arg(short = 'f', long, visible_alias = "force", short_alias = 'y')]
     yes: bool,
     /// How long programs may take to end after TERM
     #[arg(long, default_value = "5s", value_parser = parse_duration)]

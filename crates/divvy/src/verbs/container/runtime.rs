@@ -80,6 +80,8 @@ fn configure(args: &Configure, context: &Context) -> Result<u8, Fault> {
         Some(path) => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
         None => beside(args.dry_run || args.undo)?,
     };
+    let to_link =
+        (args.dry_run && args.runtime.is_none() && !args.undo && !runtime.exists()).then(|| runtime.clone());
     let runtime = runtime.to_string_lossy();
     let change = match args.undo {
         true => undo(target, &file, &runtime)?,
@@ -88,7 +90,7 @@ fn configure(args: &Configure, context: &Context) -> Result<u8, Fault> {
     if !args.dry_run {
         change.make(!args.undo)?;
     }
-    tell(&change, args, target, context)
+    tell(&change, to_link.as_deref(), args, target, context)
 }
 
 /// The link by which engines call us: they take a path and no words.
@@ -116,7 +118,14 @@ struct EngineConfiguration<'a> {
     restart: Option<&'static str>,
 }
 
-fn tell(change: &Change, args: &Configure, target: Target, context: &Context) -> Result<u8, Fault> {
+/// `to_link` is the engine's name for us, where a dry run finds that it is not there yet.
+fn tell(
+    change: &Change,
+    to_link: Option<&Path>,
+    args: &Configure,
+    target: Target,
+    context: &Context,
+) -> Result<u8, Fault> {
     let told = EngineConfiguration {
         file: &change.file,
         changed: !change.is_none(),
@@ -128,6 +137,9 @@ fn tell(change: &Change, args: &Configure, target: Target, context: &Context) ->
     }
     let file = change.file.display();
     if args.dry_run {
+        if let Some(link) = to_link {
+            output::print(&format!("would make the link {} to this command", link.display()))?;
+        }
         return output::print(&match &change.after {
             Some(text) => format!("would write {file}:\n{text}"),
             None => format!("would remove {file}"),

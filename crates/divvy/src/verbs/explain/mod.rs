@@ -81,10 +81,16 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         output::print(schema)?;
         return Ok(0);
     }
-    let code: Code = text.parse().map_err(|error: String| {
-        Fault::new(Code::Usage, error)
-            .hint("`divvy explain` lists the codes, `divvy explain json` the kinds of documents")
-    })?;
+    // `12` is D0012 to a person.
+    let of_number = text.parse::<u16>().map(|number| format!("D{number:04}"));
+    let code: Code = of_number
+        .as_ref()
+        .unwrap_or(text)
+        .parse()
+        .map_err(|error: String| {
+            Fault::new(Code::Usage, error)
+                .hint("`divvy explain` lists the codes, `divvy explain json` the kinds of documents")
+        })?;
     if !output::document(context.format, "Code", entry(code))? {
         output::print(&format!("{code}: {}\n\n{}", code.title(), code.story()))?;
     }
