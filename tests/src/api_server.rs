@@ -53,15 +53,7 @@ impl ApiServer {
 
     /// A kubeconfig of it, in this folder.
     pub fn kubeconfig(&self, folder: &Path) -> PathBuf {
-        let path = folder.join("kubeconfig");
-        let text = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", self.address)}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        });
-        std::fs::write(&path, text.to_string()).expect("written");
-        path
+        kubeconfig(&self.address, folder)
     }
 
     /// The ResourceSlices that it holds.
@@ -116,6 +108,19 @@ impl ApiServer {
     }
 }
 
+/// A kubeconfig of the server at this address, in this folder.
+pub(crate) fn kubeconfig(address: &str, folder: &Path) -> PathBuf {
+    let path = folder.join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", address)}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(&path, text.to_string()).expect("written");
+    path
+}
+
 fn serve(socket: TcpStream, held: &Mutex<Held>) -> Option<()> {
     let mut writer = socket.try_clone().ok()?;
     let mut reader = BufReader::new(socket);
@@ -149,7 +154,7 @@ fn serve(socket: TcpStream, held: &Mutex<Held>) -> Option<()> {
     }
 }
 
-fn refusal(code: u16, reason: &str, message: &str) -> Answer {
+pub(crate) fn refusal(code: u16, reason: &str, message: &str) -> Answer {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
         "reason": reason, "message": message});
     (code, status)
@@ -186,14 +191,15 @@ impl Held {
                     None => refusal(404, "NotFound", &format!("resourceclaims \"{name}\" not found")),
                 }
             }
-            ("GET", ["api", "v1", "namespaces", namespace, "pods"]) => {
-                self.calls.push("list pods".into());
-                let is_there = |pod: &&Value| pod["metadata"]["namespace"] == *namespace;
-                let items: Vec<&Value> = self.pods.iter().filter(is_there).collect();
-                (
-                    200,
-                    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": items}),
-                )
+            ("GET", ["api", "v1", "namespaces", namespace, "pods", name]) => {
+                self.calls.push("get pods".into());
+                let is_it = |pod: &&Value| {
+                    pod["metadata"]["namespace"] == *namespace && pod["metadata"]["name"] == *name
+                };
+                match self.pods.iter().find(is_it) {
+                    Some(pod) => (200, pod.clone()),
+                    None => refusal(404, "NotFound", &format!("pods \"{name}\" not found")),
+                }
             }
             ("POST", ["api", "v1", "namespaces", _, "events"]) => {
                 self.calls.push("create events".into());

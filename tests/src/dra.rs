@@ -178,19 +178,19 @@ fn of_claim(answer: &[u8], uid: &str) -> Result<Vec<u8>, String> {
     Ok(messages(entry, 2).pop().unwrap_or_default())
 }
 
-fn messages(message: &[u8], field: u32) -> Vec<Vec<u8>> {
+pub(crate) fn messages(message: &[u8], field: u32) -> Vec<Vec<u8>> {
     let all = fields(message).map(|field| field.expect("protobuf"));
     let of =
         |(number, value): (u32, Value<'_>)| Some(value.bytes().ok()?.to_vec()).filter(|_| number == field);
     all.filter_map(of).collect()
 }
 
-fn texts(message: &[u8], field: u32) -> Vec<String> {
+pub(crate) fn texts(message: &[u8], field: u32) -> Vec<String> {
     let of = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     messages(message, field).into_iter().map(of).collect()
 }
 
-fn frame(kind: u8, flags: u8, stream: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u8, body: &[u8]) -> Vec<u8> {
     let [_, a, b, c] = u32::try_from(body.len()).expect("small").to_be_bytes();
     [&[a, b, c, kind, flags, 0, 0, 0, stream], body].concat()
 }
@@ -226,8 +226,16 @@ fn ask(socket: &Path, authority: &str, path: &str, message: &[u8]) -> Result<Uni
 }
 
 /// A unary call; its answer's message.
-fn call(socket: &Path, authority: &str, path: &str, message: Vec<u8>) -> Result<Vec<u8>, String> {
-    let mut stream = ask(socket, authority, path, &message)?;
+pub(crate) fn call(socket: &Path, authority: &str, path: &str, message: Vec<u8>) -> Result<Vec<u8>, String> {
+    answered(ask(socket, authority, path, &message)?, false)
+}
+
+/// The first message of a stream that goes on.
+pub(crate) fn first(socket: &Path, path: &str) -> Result<Vec<u8>, String> {
+    answered(ask(socket, "localhost", path, &[])?, true)
+}
+
+fn answered(mut stream: UnixStream, first_only: bool) -> Result<Vec<u8>, String> {
     let mut decoder = fluke_hpack::Decoder::new();
     let mut answer = Vec::new();
     loop {
@@ -239,7 +247,14 @@ fn call(socket: &Path, authority: &str, path: &str, message: Vec<u8>) -> Result<
         stream.read_exact(&mut body).map_err(|error| error.to_string())?;
         let ends = head[4] & 1 != 0;
         match head[3] {
-            0 => answer.extend(body),
+            0 => {
+                answer.extend(body);
+                let announced = answer.get(1..5).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+                let whole = announced.map(|bytes| u32::from_be_bytes(bytes) as usize + 5);
+                if first_only && whole.is_some_and(|whole| answer.len() >= whole) {
+                    return Ok(answer.split_off(5));
+                }
+            }
             1 => {
                 let headers = decoder.decode(&body).map_err(|error| format!("{error:?}"))?;
                 let of = |name: &[u8]| {

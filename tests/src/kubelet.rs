@@ -399,7 +399,7 @@ fn first(message: &[u8], field: u32) -> String {
 }
 
 /// A text with `%20` in it.
-fn decoded(text: &str) -> String {
+pub(crate) fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {

@@ -11,6 +11,7 @@ use clap::Parser;
 use divvy_kube::cluster::Refusal;
 use divvy_kube::extender::cluster::{Binding, Failed, Pods};
 use divvy_kube::extender::service::Extender;
+use divvy_kube::grants::{Believed, GRANTS, SIGNATURE, Signer};
 use divvy_kube::https::Answer;
 use divvy_kube::names::Terms;
 use divvy_placement::fallback::{Gpu, Grant};
@@ -60,13 +61,11 @@ impl Pods for Server {
         }
         let version = self.version.fetch_add(1, Ordering::Relaxed);
         pod.metadata.resource_version = Some(version.to_string());
-        pod.metadata.annotations = Some(
-            [(
-                divvy_kube::extender::objects::GRANTS.into(),
-                binding.grants.clone(),
-            )]
-            .into(),
-        );
+        let written = [
+            (GRANTS, &binding.grants.text),
+            (SIGNATURE, &binding.grants.signature),
+        ];
+        pod.metadata.annotations = Some(written.map(|(name, text)| (name.to_owned(), text.clone())).into());
         pod.spec.as_mut().ok_or_else(conflict)?.node_name = Some(binding.node.clone());
         Ok(())
     }
@@ -127,7 +126,9 @@ fn main() -> anyhow::Result<()> {
         version: AtomicU64::new(1),
         delay: Duration::from_millis(args.server_ms),
     });
-    let extender = Extender::new(server.clone(), Terms::default());
+    let (key, _) = Signer::make()?;
+    let signer = Signer::of(key.as_bytes()).map_err(anyhow::Error::msg)?;
+    let extender = Extender::new(server.clone(), Terms::default(), signer, Believed::default());
     fill(&extender, args.nodes);
     let names: Vec<String> = (0..args.nodes).map(|node| format!("n{node}")).collect();
     println!("{} nodes x 8 GPUs, 60 % full", args.nodes);

@@ -1,12 +1,19 @@
 //! How long `divvy k8s plan` takes for a large cluster, and how much memory: reading what `kubectl get -o json` would print, and
 //! placing. `cargo xtask bench plan`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use clap::Parser;
+use divvy_kube::cluster::{Cluster, Refusal};
+use divvy_kube::publish::Publisher;
+use divvy_model::DeviceRecord;
 use divvy_placement::plan::{Options, plan};
 use divvy_placement::read::read;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 
 #[derive(Parser)]
 struct Args {
@@ -18,8 +25,111 @@ struct Args {
     claims: usize,
 }
 
+/// An API server that counts.
+#[derive(Default)]
+struct Counting {
+    slices: Mutex<BTreeMap<String, ResourceSlice>>,
+    calls: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Counting {
+    fn call(&self, verb: &'static str) {
+        *self.calls.lock().expect("calls").entry(verb).or_default() += 1;
+    }
+
+    fn keep(&self, slice: &ResourceSlice) -> ResourceSlice {
+        let name = slice.metadata.name.clone().unwrap_or_default();
+        self.slices.lock().expect("slices").insert(name, slice.clone());
+        slice.clone()
+    }
+}
+
+impl Cluster for Counting {
+    fn node_uid(&self, _: &str) -> Result<String, Refusal> {
+        self.call("get");
+        Ok("node-uid".into())
+    }
+    fn resource_slices(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
+        self.call("list");
+        Ok(self.slices.lock().expect("slices").values().cloned().collect())
+    }
+    fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        self.call("create");
+        Ok(self.keep(slice))
+    }
+    fn replace(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        self.call("update");
+        Ok(self.keep(slice))
+    }
+    fn delete(&self, name: &str) -> Result<(), Refusal> {
+        self.call("delete");
+        self.slices.lock().expect("slices").remove(name);
+        Ok(())
+    }
+    fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
+        Ok(slice.clone())
+    }
+    fn pod(&self, _: &str, name: &str) -> Result<Pod, Refusal> {
+        Err(Refusal::NotFound(name.into()))
+    }
+    fn tell(&self, _: &Event) -> Result<(), Refusal> {
+        Ok(())
+    }
+    fn claim(&self, _: &str, name: &str) -> Result<ResourceClaim, Refusal> {
+        Err(Refusal::NotFound(name.into()))
+    }
+}
+
+/// What so many nodes of 8 GPUs cost the API server: at their start, and while nothing changes.
+fn publishing(nodes: usize) -> anyhow::Result<()> {
+    /// Looks of 10 s in an hour.
+    const HOUR: u32 = 360;
+    let devices: Vec<DeviceRecord> = (0..8_u32)
+        .map(|index| {
+            serde_json::from_value(serde_json::json!({
+                "index": index, "uuid": format!("GPU-00000000-0000-0000-0000-00000000000{index}"),
+                "name": "NVIDIA H100 80GB HBM3", "kind": "gpu", "pci_address": format!("0000:{index:02x}:00.0"),
+                "memory_total_bytes": 80_u64 << 30, "memory_used_bytes": 0, "sm_count": 132, "compute_capability": "9.0",
+            }))
+        })
+        .collect::<Result<_, _>>()?;
+    let server = Counting::default();
+    let mut publisher = Publisher::new(&server, "worker-0001", 100);
+    let mut publish = || {
+        publisher
+            .publish_if_due(&devices)
+            .map_err(|refusal| anyhow::anyhow!("{refusal}"))
+    };
+    publish()?;
+    let total = |calls: &BTreeMap<&'static str, u64>| calls.values().sum::<u64>();
+    let start = total(&server.calls.lock().expect("calls"));
+    for _ in 0..HOUR {
+        publish()?;
+    }
+    let hour = total(&server.calls.lock().expect("calls")) - start;
+    let slices = server.slices.lock().expect("slices");
+    let bytes: usize = slices
+        .values()
+        .filter_map(|slice| serde_json::to_vec(slice).ok())
+        .map(|text| text.len())
+        .sum();
+    let nodes = nodes as u64;
+    println!(
+        "publishing: {} objects of {} KiB for a node of 8 GPUs; for {nodes} nodes {} objects, {} MiB, {} calls at the start \
+         and {:.1} a second while nothing changes",
+        slices.len(),
+        bytes >> 10,
+        slices.len() as u64 * nodes,
+        (bytes as u64 * nodes) >> 20,
+        start * nodes,
+        hour as f64 * nodes as f64 / 3600.0,
+    );
+    Ok(())
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    publishing(args.nodes)?;
     let text = cluster(args.nodes, args.claims)?;
     println!(
         "{} nodes x {} claims, {} MiB of JSON",

@@ -23,6 +23,12 @@ pub struct Bite {
     pub count: u64,
 }
 
+const OUT_OF_MEMORY: &str = "SliceOutOfMemory";
+/// How many events a slice may have at once.
+const AT_ONCE: u32 = 10;
+/// After so many looks it may have one more: a program that is refused again and again must not fill the cluster's store.
+const LOOKS: u32 = 6;
+
 /// What was counted at the last look, by the slices' ids.
 #[derive(Debug, Default)]
 pub struct Bites {
@@ -31,6 +37,8 @@ pub struct Bites {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
+    /// How many looks' worth of events it may have.
+    credit: u32,
     refused: u64,
     bypasses: usize,
     conditions: Vec<Condition>,
@@ -42,13 +50,24 @@ impl Bites {
         let mut found = Vec::new();
         let mut seen = BTreeMap::new();
         for slice in slices {
-            let now = Seen {
+            let mut now = Seen {
+                credit: AT_ONCE * LOOKS,
                 refused: slice.shares.iter().map(|share| share.refused_allocations).sum(),
                 bypasses: slice.bypasses.len(),
                 conditions: slice.conditions.clone(),
             };
             if let Some(before) = self.seen.get(&slice.id) {
-                found.extend(bites(slice, before, &now).into_iter().map(|bite| (slice, bite)));
+                let news = bites(slice, before, &now);
+                now.credit = now.credit.min(before.credit + 1);
+                for bite in news {
+                    if now.credit >= LOOKS {
+                        now.credit -= LOOKS;
+                        found.push((slice, bite));
+                    } else if bite.reason == OUT_OF_MEMORY {
+                        // The next event tells of these too.
+                        now.refused = before.refused;
+                    }
+                }
             }
             seen.insert(slice.id.clone(), now);
         }
@@ -63,7 +82,7 @@ fn bites(slice: &SliceRecord, before: &Seen, now: &Seen) -> Vec<Bite> {
     if refused > 0 {
         let share = &slice.shares.first;
         found.push(Bite {
-            reason: "SliceOutOfMemory",
+            reason: OUT_OF_MEMORY,
             message: format!(
                 "{refused} allocations did not fit into slice {}, which holds {} of {}",
                 slice.name, share.memory_used_bytes, share.memory_limit_bytes
@@ -110,11 +129,11 @@ impl Bite {
     /// # Errors
     /// What the API server refuses. A pod that is gone is no error.
     pub fn tell(&self, cluster: &dyn Cluster, node: &str, container: &PodContainer) -> Result<(), Refusal> {
-        let pods = cluster.pods(&container.namespace, node)?;
-        let pod = pods
-            .iter()
-            .find(|pod| pod.metadata.name.as_deref() == Some(&container.pod));
-        let Some(pod) = pod else { return Ok(()) };
+        let pod = match cluster.pod(&container.namespace, &container.pod) {
+            Ok(pod) => pod,
+            Err(Refusal::NotFound(_)) => return Ok(()),
+            Err(refusal) => return Err(refusal),
+        };
         let now = Timestamp::now();
         let end = digest(&[
             &container.pod,
@@ -135,7 +154,7 @@ impl Bite {
                 kind: Some("Pod".into()),
                 name: Some(container.pod.clone()),
                 namespace: Some(container.namespace.clone()),
-                uid: pod.metadata.uid.clone(),
+                uid: pod.metadata.uid,
                 field_path: Some(format!("spec.containers{{{}}}", container.container)),
                 ..ObjectReference::default()
             },
@@ -193,5 +212,21 @@ mod tests {
             [],
             "an agent that counts from zero again"
         );
+    }
+
+    /// A program that is refused at each look has an event a minute in the end, which tells of all.
+    #[test]
+    fn events_are_few_and_lose_no_count() {
+        let mut bites = Bites::default();
+        let (mut told, mut events) = (0, 0);
+        for look in 0..=600 {
+            let slices = [slice(look, &[], &[])];
+            for (_, bite) in bites.since(&slices) {
+                told += bite.count;
+                events += 1;
+            }
+        }
+        assert!((100..=112).contains(&events), "{events}");
+        assert!(told > 600 - 7 && told <= 600, "{told}");
     }
 }

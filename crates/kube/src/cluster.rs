@@ -41,8 +41,8 @@ pub trait Cluster: Send + Sync {
     fn delete(&self, name: &str) -> Result<(), Refusal>;
     /// What the server would keep of a new one: a dry run, which changes nothing.
     fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal>;
-    /// The pods of a namespace on a node.
-    fn pods(&self, namespace: &str, node: &str) -> Result<Vec<Pod>, Refusal>;
+    /// A pod.
+    fn pod(&self, namespace: &str, name: &str) -> Result<Pod, Refusal>;
     /// Writes an event.
     fn tell(&self, event: &Event) -> Result<(), Refusal>;
     /// A claim.

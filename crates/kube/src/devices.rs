@@ -122,7 +122,9 @@ pub fn find<'a>(devices: &'a [DeviceRecord], named: &str) -> Option<(&'a DeviceR
     }
 }
 
-fn is_offered(device: &DeviceRecord) -> bool {
+/// Whether pods can have it, or a part of it.
+#[must_use]
+pub fn is_offered(device: &DeviceRecord) -> bool {
     !device.is_divided() && device.memory_usable_bytes().0 >= STEP && !name(device).is_empty()
 }
 
@@ -130,6 +132,13 @@ fn is_offered(device: &DeviceRecord) -> bool {
 #[must_use]
 pub fn shared_memory(device: &DeviceRecord) -> u64 {
     device.memory_usable_bytes().0 / STEP * STEP
+}
+
+/// How many slices a device may have.
+#[must_use]
+pub fn given_slots(device: &DeviceRecord) -> u64 {
+    let told = device.sharing.as_ref();
+    told.map_or(SLOTS, |sharing| u64::from(sharing.slice_max).max(1))
 }
 
 /// What all claims of a device together may have of its memory: with an agent that overcommits, more than there is.
@@ -235,10 +244,7 @@ fn plain(value: k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> Devi
 }
 
 fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<String, DeviceCapacity> {
-    let slots = device
-        .sharing
-        .as_ref()
-        .map_or(SLOTS, |sharing| u64::from(sharing.slice_max).max(1));
+    let slots = given_slots(device);
     let all = match form {
         Form::Whole => vec![
             ("memory", plain(bytes(device.memory_usable_bytes().0))),

@@ -1,33 +1,20 @@
-//! An HTTP or HTTPS server for one kind of question: a path and a body in, a status and JSON out. Bodies are bounded in size and
-//! time. Certificates are read again when their files change.
+//! An HTTP or HTTPS server for one kind of question: a path and a body in, a status and JSON out. Everything has a bound
+//! (`connections`). Certificates are read again when their files change; `caller` reads the name in a client's.
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::extract::Request;
-use axum::http::{Method, Response, header};
-use axum::serve::Listener;
 use divvy_model::{Code, Fault};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
+use tokio::net::TcpListener;
 
-/// How long a handshake may take, and a body.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// How many handshakes are made at once.
-const MOST_HANDSHAKES: usize = 256;
-/// How many questions are read and answered at once. What is read of a body is many times larger than the body.
-const MOST_ANSWERS: usize = 8;
+mod caller;
+mod connections;
+
 /// The largest file of certificates or keys.
 const LARGEST_FILE: u64 = 1 << 20;
 
@@ -72,7 +59,10 @@ impl TlsFiles {
                         .add(certificate)
                         .map_err(|error| wrong(path, &error.to_string()))?;
                 }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+                // Clients without a certificate get no further than /healthz, which a kubelet asks.
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .allow_unauthenticated()
+                    .build();
                 builder.with_client_cert_verifier(verifier.map_err(|error| wrong(path, &error.to_string()))?)
             }
         };
@@ -162,116 +152,43 @@ impl Reloading {
     }
 }
 
-/// Connections whose handshakes are done.
-struct TlsListener {
-    made: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-    address: SocketAddr,
-}
-
-impl TlsListener {
-    fn start(listener: TcpListener, reloading: Arc<Reloading>) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let (done, made) = mpsc::channel(16);
-        let handshakes = Arc::new(Semaphore::new(MOST_HANDSHAKES));
-        tokio::spawn(async move {
-            loop {
-                let Ok(permit) = handshakes.clone().acquire_owned().await else {
-                    return;
-                };
-                let Ok((stream, peer)) = listener.accept().await else {
-                    // No descriptors are left, for example.
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                };
-                let (acceptor, done) = (TlsAcceptor::from(reloading.config()), done.clone());
-                tokio::spawn(async move {
-                    let _permit = permit;
-                    let shaken = tokio::time::timeout(TIMEOUT, acceptor.accept(stream)).await;
-                    // One that fails, fails at its client too, where it is reported.
-                    if let Ok(Ok(stream)) = shaken {
-                        drop(done.send((stream, peer)).await);
-                    }
-                });
-            }
-        });
-        Ok(Self { made, address })
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.made.recv().await {
-            Some(connection) => connection,
-            // The task that accepts never ends before this.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
+/// Who may ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Callers {
+    /// Every client.
+    #[default]
+    All,
+    /// Those whose certificate was signed by the authority for clients.
+    Signed,
+    /// Those of them whose certificate has one of these common names.
+    Named(Vec<String>),
 }
 
 /// Serves until `ended`.
 ///
 /// # Errors
-/// [`Code::Usage`] for files of TLS that cannot be used; [`Code::Internal`] where the socket fails.
+/// [`Code::Usage`] for files of TLS that cannot be used.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<TlsFiles>,
+    callers: Callers,
     answer: Arc<dyn Answer>,
     remark: Remark,
-    ended: impl Future<Output = ()> + Send + 'static,
+    ended: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
-    let turns = Arc::new(Semaphore::new(MOST_ANSWERS));
-    let router = Router::new().fallback(move |request: Request| {
-        let (answer, turns) = (answer.clone(), turns.clone());
-        async move { respond(answer, &turns, request).await }
-    });
-    let failed = |error: io::Error| Fault::new(Code::Internal, "the server's socket failed").because(&error);
-    match tls {
-        None => axum::serve(listener, router).with_graceful_shutdown(ended).await,
+    let reloading = match tls {
+        None => None,
         Some(files) => {
             let current = Mutex::new((files.stamp(), files.read()?));
-            let reloading = Arc::new(Reloading {
+            Some(Arc::new(Reloading {
                 files,
                 remark,
                 current,
-            });
-            let listener = TlsListener::start(listener, reloading).map_err(failed)?;
-            axum::serve(listener, router).with_graceful_shutdown(ended).await
+            }))
         }
-    }
-    .map_err(failed)
-}
-
-async fn respond(answer: Arc<dyn Answer>, turns: &Semaphore, request: Request) -> Response<Body> {
-    let (parts, body) = request.into_parts();
-    let path = parts.uri.path().to_owned();
-    let (status, text) = match parts.method {
-        Method::GET if path == "/healthz" => (200, b"{\"ok\":true}".to_vec()),
-        Method::POST => match tokio::time::timeout(TIMEOUT, to_bytes(body, answer.largest())).await {
-            Err(_) => (408, b"{\"error\":\"the body did not come in time\"}".to_vec()),
-            Ok(Err(_)) => (
-                413,
-                b"{\"error\":\"the body is too large or was cut off\"}".to_vec(),
-            ),
-            Ok(Ok(body)) => {
-                let _turn = turns.acquire().await;
-                let done = tokio::task::spawn_blocking(move || answer.answer(&path, &body)).await;
-                done.unwrap_or_else(|_| (500, b"{\"error\":\"no answer could be made\"}".to_vec()))
-            }
-        },
-        _ => (405, b"{\"error\":\"only POST is answered\"}".to_vec()),
     };
-    let made = Response::builder()
-        .status(status)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Body::from(text));
-    made.unwrap_or_default()
+    connections::serve(listener, reloading, callers, answer, ended).await;
+    Ok(())
 }
 
 #[cfg(test)]

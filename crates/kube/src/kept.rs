@@ -14,6 +14,9 @@ use crate::state::{Prepared, Record, State};
 /// The first word of each slice's command, for lists: `kubernetes default/train UID`.
 pub const WORD: &str = "kubernetes";
 
+/// The kind of slices' CDI devices: `divvy.dev/slice=NAME`.
+pub const SLICE_KIND: &str = "divvy.dev/slice";
+
 /// What is asked of the agent and of the container runtime's folder, so that tests have one of their own. Calls block.
 ///
 /// # Errors

@@ -10,7 +10,8 @@
 //!
 //! - [`names`]: what pods ask for by names of extended resources, Divvy's and others'.
 //! - [`webhook`], [`templates`]: such pods get claims, or the extender's resources.
-//! - [`extender`]: the scheduler extender, for clusters without DRA; [`https`] is the server of both.
+//! - [`extender`]: the scheduler extender, for clusters without DRA; [`grants`] are what it signs, and [`device_plugin`] makes slices
+//!   of. [`https`] is the server of extender and webhook.
 //! - [`migrate`]: the same for manifests in files.
 //!
 //! docs/kubernetes.md says what works, docs/adr/0051 why it is so.
@@ -24,6 +25,7 @@ pub mod device_plugin;
 pub mod devices;
 mod dial;
 pub mod extender;
+pub mod grants;
 mod grpc;
 pub mod health;
 pub mod https;

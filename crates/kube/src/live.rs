@@ -5,7 +5,7 @@ use std::time::Duration;
 use divvy_model::{Code, Fault};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use tokio::runtime::Handle;
 
@@ -99,6 +99,27 @@ pub(crate) fn refusal(error: &kube::Error) -> Refusal {
     }
 }
 
+impl Live {
+    /// The loop that answers come by.
+    #[must_use]
+    pub fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    /// Writes one annotation of a node. The node's status alone may be written, and its metadata with it: no right to change its
+    /// taints is needed.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn annotate_node(&self, node: &str, name: &str, text: &str) -> Result<(), Refusal> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let patch = serde_json::json!({"metadata": {"annotations": {name: text}}});
+        let parameters = PatchParams::default();
+        self.ask(nodes.patch_status(node, &parameters, &Patch::Merge(&patch)))
+            .map(drop)
+    }
+}
+
 impl Cluster for Live {
     fn node_uid(&self, node: &str) -> Result<String, Refusal> {
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -135,10 +156,9 @@ impl Cluster for Live {
         self.ask(self.slices().create(&dry, slice))
     }
 
-    fn pods(&self, namespace: &str, node: &str) -> Result<Vec<Pod>, Refusal> {
+    fn pod(&self, namespace: &str, name: &str) -> Result<Pod, Refusal> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        Ok(self.ask(pods.list(&here))?.items)
+        self.ask(pods.get(name))
     }
 
     fn tell(&self, event: &Event) -> Result<(), Refusal> {

@@ -90,6 +90,17 @@ const NAMES: [(&str, System); 20] = [
     ("tencent.com/vcuda-memory", System::GpuAdmission),
 ];
 
+/// Whether a name of a resource is one that pods lose when they are rewritten.
+#[must_use]
+pub fn is_theirs(name: &str) -> bool {
+    NAMES
+        .iter()
+        .any(|(known, system)| *known == name && *system != System::Divvy)
+}
+
+/// The most containers of a pod that may ask: each is placed on each node that is looked at, or has a template.
+pub const MOST_CONTAINERS: usize = 16;
+
 /// Names of theirs that are not understood, by their beginnings: a pod that asks for one is not to lose it silently.
 const DOMAINS: [&str; 5] = [
     "divvy.dev/gpu",
@@ -128,6 +139,11 @@ pub fn read(metadata: &Value, spec: &Value, terms: &Terms) -> Result<Option<Foun
             entry.places.push((list, index, names));
             if ask.devices > 0 {
                 entry.ask.containers.push(ask);
+            }
+            if entry.ask.containers.len() > MOST_CONTAINERS {
+                return Err(format!(
+                    "more than {MOST_CONTAINERS} containers of one pod ask for devices"
+                ));
             }
         }
     }
@@ -546,6 +562,19 @@ mod tests {
         assert_eq!(found("nvidia.com/nouse-gpuuuid", "GPU-1").never, ["GPU-1"]);
         assert!(with("hami.io/gpu-scheduler-policy", "fast").is_err());
         assert!(with("nvidia.com/use-gpuuuid", "' || true || '").is_err());
+    }
+
+    #[test]
+    fn containers_that_ask_have_an_end() {
+        let read = |count: usize| {
+            let one = |number: usize| json!({"name": format!("c{number}"), "resources": {"limits": {"divvy.dev/gpumem": "10"}}});
+            let mut all: Vec<Value> = (0..count).map(one).collect();
+            all.extend((0..50).map(|number| json!({"name": format!("plain{number}")})));
+            super::read(&json!({}), &json!({"containers": all}), &Terms::default())
+        };
+        assert!(read(MOST_CONTAINERS).is_ok());
+        let refused = read(MOST_CONTAINERS + 1).expect_err("too many");
+        assert!(refused.contains("more than 16 containers"), "{refused}");
     }
 
     #[test]

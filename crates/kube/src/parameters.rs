@@ -145,10 +145,11 @@ impl Parameters {
         if (self.cap, class.cap) == (Some(Cap::Soft), Some(Cap::Hard)) {
             return only("cap", Cap::Soft.to_string(), Cap::Hard.to_string());
         }
-        if (self.class, class.class) == (Some(Class::Latency), Some(Class::BestEffort)) {
-            return only("class", Class::Latency.to_string(), Class::BestEffort.to_string());
-        }
         // Here silence means the default.
+        let allowed = class.class.unwrap_or_default();
+        if (self.class, allowed) == (Some(Class::Latency), Class::BestEffort) {
+            return only("class", Class::Latency.to_string(), allowed.to_string());
+        }
         let (claim, allowed) = (
             self.on_overuse.unwrap_or_default(),
             class.on_overuse.unwrap_or_default(),
@@ -359,6 +360,7 @@ mod tests {
                 json!({"class": "latency"}),
                 "class",
             ),
+            (json!({}), json!({"class": "latency"}), "class"),
             (json!({"share": "mps"}), json!({"share": "lease"}), "share"),
             (json!({}), json!({"onOveruse": "report"}), "onOveruse"),
             (

@@ -14,6 +14,10 @@ const ATTEMPTS: usize = 5;
 /// After so many looks the node's UID is read again, and a server that had dropped fields is asked whether it still does.
 const LOOKS: u32 = 30;
 
+/// For so many looks the API server is not asked what it has, where the devices are what they were. With looks of 10 s a node
+/// asks every 5 to 10 minutes: 10,000 nodes that asked at each look would be 1,000 lists a second.
+const REST: u32 = 30;
+
 /// What was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
@@ -34,6 +38,8 @@ pub struct Publisher<'a> {
     offer: Offer,
     fallback: Option<String>,
     looks: u32,
+    /// What the server had last, and for how many looks that is believed.
+    settled: Option<(Vec<ResourceSlice>, Published, u32)>,
     /// What was asked for last and what the server kept of it, which may differ in the notation of numbers.
     last: Option<(Vec<ResourceSlice>, Vec<ResourceSlice>)>,
 }
@@ -54,8 +60,42 @@ impl<'a> Publisher<'a> {
             },
             fallback: None,
             looks: 0,
+            settled: None,
             last: None,
         }
+    }
+
+    /// As [`Self::publish`], and asks nothing for a while where the devices are as they were published.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    pub fn publish_if_due(&mut self, devices: &[DeviceRecord]) -> Result<Published, Refusal> {
+        if let Some((slices, published, rest)) = &mut self.settled
+            && *rest > 0
+            && *slices == pool(&self.owner, devices, self.offer, published.generation)
+        {
+            *rest -= 1;
+            return Ok(Published {
+                changed: false,
+                ..published.clone()
+            });
+        }
+        if self.settled.take().is_some() {
+            // Whether the node and the server are what they were, too.
+            self.looks = LOOKS;
+        }
+        let published = self.publish(devices)?;
+        let slices = pool(&self.owner, devices, self.offer, published.generation);
+        self.settled = Some((slices, published.clone(), REST + self.spread()));
+        Ok(published)
+    }
+
+    /// Up to as many looks more, by the node's name: nodes that started together do not ask together.
+    fn spread(&self) -> u32 {
+        let sum = self.owner.node.bytes().fold(0_u32, |sum, byte| {
+            sum.wrapping_mul(31).wrapping_add(u32::from(byte))
+        });
+        sum % (REST + 1)
     }
 
     /// Publishes these devices, unless that is done.
@@ -362,6 +402,7 @@ mod tests {
         upgraded: std::sync::atomic::AtomicBool,
         uid: Mutex<String>,
         conflicts: Mutex<u32>,
+        lists: std::sync::atomic::AtomicU32,
         writes: Mutex<u32>,
         denied: Mutex<Option<Refusal>>,
     }
@@ -433,13 +474,14 @@ mod tests {
         fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
             self.kept(slice, 0)
         }
-        fn pods(&self, _: &str, _: &str) -> Result<Vec<Pod>, Refusal> {
-            Ok(Vec::new())
+        fn pod(&self, _: &str, _: &str) -> Result<Pod, Refusal> {
+            Err(Refusal::NotFound("gone".into()))
         }
         fn tell(&self, _: &Event) -> Result<(), Refusal> {
             Ok(())
         }
         fn resource_slices(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
+            self.lists.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok(self.slices.lock().expect("a lock").clone())
         }
         fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
@@ -501,6 +543,28 @@ mod tests {
         next.publish(&[device(0)]).expect("published");
         next.withdraw().expect("deleted");
         assert!(server.slices.lock().expect("a lock").is_empty());
+    }
+
+    /// Ten thousand nodes ask one server.
+    #[test]
+    fn a_node_whose_devices_stay_asks_seldom_and_one_whose_devices_change_at_once() {
+        let server = StandIn::default();
+        let mut publisher = Publisher::new(&server, "node", 100);
+        let lists = || server.lists.load(std::sync::atomic::Ordering::Relaxed);
+        let mut publish = |devices: &[DeviceRecord]| publisher.publish_if_due(devices).expect("published");
+        publish(&[device(0)]);
+        let first = lists();
+        for _ in 0..360 {
+            assert!(!publish(&[device(0)]).changed);
+        }
+        let hour = lists() - first;
+        assert!((5..=12).contains(&hour), "{hour} in an hour of looks");
+        let before = lists();
+        assert!(publish(&[device(0), device(1)]).changed && lists() > before);
+        // What others did meanwhile is found too, in the end.
+        server.slices.lock().expect("a lock").clear();
+        assert!((0..=2 * REST).any(|_| publish(&[device(0), device(1)]).changed));
+        assert!(!server.slices.lock().expect("a lock").is_empty());
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub const MADE: &str = "gpu.divvy.dev/made-for";
 /// The classes that the chart has.
 const SLICES: &str = "slice.gpu.divvy.dev";
 const WHOLE: &str = "whole.gpu.divvy.dev";
+/// The class of slices that go first, where the administrator has it made: a claim alone cannot ask for that.
+pub const LATENCY: &str = "latency.slice.gpu.divvy.dev";
 /// The longest annotation that is read.
 const LONGEST: usize = 16 << 10;
 
@@ -102,7 +104,11 @@ impl Template {
     #[must_use]
     pub fn spec(&self) -> Value {
         let mut exactly = json!({
-            "deviceClassName": if self.whole { WHOLE } else { SLICES },
+            "deviceClassName": match (self.whole, self.is_latency()) {
+                (true, _) => WHOLE,
+                (false, true) => LATENCY,
+                (false, false) => SLICES,
+            },
         });
         if self.devices != 1 {
             exactly["count"] = json!(self.devices);
@@ -130,7 +136,7 @@ impl Template {
         if self.devices > 1 {
             devices["constraints"] = json!([{"distinctAttribute": format!("{DRIVER}/uuid")}]);
         }
-        if let Some(class) = &self.class {
+        if let Some(class) = self.class.as_ref().filter(|_| !self.is_latency()) {
             let parameters = json!({"apiVersion": API_VERSION, "kind": KIND, "class": class});
             devices["config"] =
                 json!([{"requests": ["gpu"], "opaque": {"driver": DRIVER, "parameters": parameters}}]);
@@ -184,6 +190,10 @@ impl Template {
         all
     }
 
+    fn is_latency(&self) -> bool {
+        self.class.as_deref() == Some("latency")
+    }
+
     fn is_plain(&self) -> bool {
         let texts = [&self.only, &self.never, &self.models, &self.no_models];
         let plain = |text: &String| {
@@ -212,7 +222,7 @@ pub fn of_pod(annotation: &str) -> Result<Vec<Template>, String> {
     }
     let all: Vec<Template> =
         serde_json::from_str(annotation).map_err(|error| names::cut(&error.to_string()))?;
-    match all.iter().all(Template::is_plain) && all.len() <= 64 {
+    match all.iter().all(Template::is_plain) && all.len() <= names::MOST_CONTAINERS {
         true => Ok(all),
         false => Err("it asks for what no webhook wrote".into()),
     }
@@ -256,6 +266,11 @@ mod tests {
             .expect("cel");
         divvy_placement::cel::Expression::read(&selector.expression).expect("understood");
         let text = serde_json::to_string(&[&small, &pinned]).expect("JSON");
+        let mut first = small.clone();
+        first.class = Some(Class::Latency.to_string());
+        let devices = &first.spec()["devices"];
+        assert_eq!(devices["requests"][0]["exactly"]["deviceClassName"], LATENCY);
+        assert!(devices.get("config").is_none(), "the class says it");
         assert_eq!(of_pod(&text), Ok(vec![small, pinned]));
     }
 
@@ -270,6 +285,7 @@ mod tests {
             "[{\"devices\": 1, \"class\": \"'\"}]",
             "[{\"devices\": 1, \"only\": [\"'] || true || '\"]}]",
             &format!("[{}]", "{\"devices\": 1},".repeat(9000)),
+            &format!("[{}{{\"devices\": 1}}]", "{\"devices\": 1},".repeat(16)),
         ] {
             assert!(of_pod(text).is_err(), "{}", &text[..text.len().min(40)]);
         }

@@ -76,7 +76,7 @@ fn read(spec: &Value, class: Option<&Value>) -> Result<Vec<Request>, Fault> {
         let exactly = &request["exactly"];
         for place in 0..exactly["count"].as_u64().unwrap_or(1) {
             let mut result = json!({"request": request["name"], "driver": "gpu.divvy.dev", "pool": "node"});
-            if exactly["deviceClassName"] == "slice.gpu.divvy.dev" {
+            if exactly["deviceClassName"] != "whole.gpu.divvy.dev" {
                 let asked = &exactly["capacity"]["requests"];
                 let or = |name: &str, other: &str| asked[name].as_str().unwrap_or(other).to_owned();
                 result["device"] = format!("gpu-{place}-shared").into();
@@ -149,7 +149,13 @@ fn the_driver_takes_what_the_webhook_and_migrate_write() {
         let [spec] = specs.as_slice() else {
             panic!("{limits}: {} templates", specs.len())
         };
-        let found = read(spec, None).unwrap_or_else(|fault| panic!("{limits}: {fault:?}"));
+        // What the chart's class of this name says.
+        let first =
+            json!({"apiVersion": "gpu.divvy.dev/v1alpha1", "kind": "SliceParameters", "class": "latency"});
+        let is_first =
+            spec["devices"]["requests"][0]["exactly"]["deviceClassName"] == "latency.slice.gpu.divvy.dev";
+        let found = read(spec, Some(&first).filter(|_| is_first))
+            .unwrap_or_else(|fault| panic!("{limits}: {fault:?}"));
         assert_eq!((found.len(), found[0].devices.len()), (1, devices), "{limits}");
         assert_eq!(found[0].parameters.class, class, "{limits}");
         found[0]
@@ -159,15 +165,24 @@ fn the_driver_takes_what_the_webhook_and_migrate_write() {
     }
 }
 
-/// The administrator's class counts: a pod that wants to be first is refused below one of `best-effort`.
+/// The administrator's class counts: a pod that wants to be first is refused below one that does not say so.
 #[test]
 fn a_pods_priority_is_no_way_around_its_class() {
     let limits = |priority: u32| json!({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096, "nvidia.com/priority": priority});
     let class =
         json!({"apiVersion": "gpu.divvy.dev/v1alpha1", "kind": "SliceParameters", "class": "best-effort"});
     let of = |priority: u32| by_webhook(&pod(&limits(priority)), &Terms::default()).remove(0);
-    let refused = read(&of(0), Some(&class)).expect_err("latency");
-    assert_eq!(refused.code, Code::Claim);
-    let found = read(&of(1), Some(&class)).expect("the class's own word");
+    let first = &of(0)["devices"]["requests"][0]["exactly"]["deviceClassName"];
+    assert_eq!(
+        first, "latency.slice.gpu.divvy.dev",
+        "an administrator makes it or does not"
+    );
+    let mut written = of(1);
+    let found = read(&written, Some(&class)).expect("the class's own word");
     assert_eq!(found[0].parameters.class, Some(Class::BestEffort));
+    written["devices"]["config"][0]["opaque"]["parameters"]["class"] = "latency".into();
+    for class in [Some(&class), None] {
+        let refused = read(&written, class).expect_err("latency");
+        assert_eq!(refused.code, Code::Claim);
+    }
 }

@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use divvy_kube::cluster::Cluster;
+use divvy_kube::device_plugin::granted::{Around, ThisCluster};
 use divvy_kube::extender::cluster::{Binding, Pods};
 use divvy_kube::extender::service::Extender;
 use divvy_kube::extender::watching::{LivePods, begin, follow_nodes, follow_pods};
+use divvy_kube::grants::{Believed, Signed, Signer};
 use divvy_kube::live::Live;
 use divvy_kube::names::Terms;
 use divvy_kube::templates::{ASKS, Template};
-use divvy_kube::webhook::follow::follow;
+use divvy_kube::webhook::follow::follow_every;
 use gtmpl::{FuncError, Value as Word};
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::resource::v1::ResourceSlice;
@@ -123,10 +125,14 @@ fn modes() -> Vec<(&'static str, Value)> {
             "fallback, emulated",
             json!({"mode": "fallback", "emulated": "h100"}),
         ),
+        (
+            "fallback without extender",
+            json!({"mode": "fallback", "extender": {"enabled": false}}),
+        ),
         ("without webhook", json!({"webhook": {"enabled": false}})),
         (
             "with all that is optional",
-            json!({"webhook": {"deviceMemory": "80GiB", "caBundle": "Cg==", "certManagerCertificate": "a/b"},
+            json!({"latencyClass": true, "webhook": {"deviceMemory": "80GiB", "caBundle": "Cg==", "certManagerCertificate": "a/b"},
                 "nodeSelector": {"gpu": "yes"}, "controlPlaneCIDRs": ["10.0.0.1/32", "10.0.0.2/32"]}),
         ),
     ]
@@ -173,6 +179,9 @@ fn check(object: &Value) -> Result<Vec<String>, String> {
         ("apps/v1", "DaemonSet") => unknown::<apps::v1::DaemonSet>(object),
         ("apps/v1", "Deployment") => unknown::<apps::v1::Deployment>(object),
         ("batch/v1", "Job") => unknown::<k8s_openapi::api::batch::v1::Job>(object),
+        ("policy/v1", "PodDisruptionBudget") => {
+            unknown::<k8s_openapi::api::policy::v1::PodDisruptionBudget>(object)
+        }
         ("networking.k8s.io/v1", "NetworkPolicy") => unknown::<networking::v1::NetworkPolicy>(object),
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => unknown::<rbac::v1::ClusterRole>(object),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
@@ -262,6 +271,9 @@ fn modes_have_what_they_need() {
 
 #[test]
 fn the_examples_are_valid_and_their_classes_exist() {
+    let mut classes = rendered(&json!({"latencyClass": true}));
+    classes.retain(|one| one["kind"] == "DeviceClass");
+    assert_eq!(classes.len(), 3);
     let mut count = 0;
     for entry in std::fs::read_dir(folder().join("../examples")).expect("examples") {
         let path = entry.expect("an entry").path();
@@ -275,7 +287,7 @@ fn the_examples_are_valid_and_their_classes_exist() {
                 .filter_map(|rest| rest.split('"').next())
             {
                 assert!(
-                    ["slice.gpu.divvy.dev", "whole.gpu.divvy.dev"].contains(&class),
+                    classes.iter().any(|one| one["metadata"]["name"] == class),
                     "{class}"
                 );
             }
@@ -350,6 +362,14 @@ fn recorder(pod: Value) -> (Client, Arc<Mutex<BTreeSet<Call>>>) {
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let call = call(&request);
         let pod = pod.clone();
+        let template = pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"].clone();
+        if call.1 == "resourceclaimtemplates" && call.2 == "delete" {
+            assert!(
+                request.uri().path().ends_with("/old"),
+                "a pod names {}",
+                request.uri()
+            );
+        }
         noted.lock().expect("calls").insert(call.clone());
         async move {
             let (_, resource, verb) = call;
@@ -359,17 +379,29 @@ fn recorder(pod: Value) -> (Client, Arc<Mutex<BTreeSet<Call>>>) {
                     String::new()
                 }
                 ("pods", "list") => json!({"metadata": {"resourceVersion": "1"}, "items": [pod]}).to_string(),
+                // A patch is a new version.
+                ("pods/status", _) => {
+                    let mut fenced = pod.clone();
+                    fenced["metadata"]["resourceVersion"] = "2".into();
+                    fenced.to_string()
+                }
                 ("pods", _) => pod.to_string(),
-                (_, "list") => json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string(),
                 ("resourceslices", "delete") | ("pods/binding", _) => {
                     json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}).to_string()
                 }
-                ("resourceslices", _) => json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "pool": {
+                ("resourceslices", "create" | "update") => json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "pool": {
                     "name": "n", "generation": 1, "resourceSliceCount": 1}}})
+                .to_string(),
+                ("resourceclaimtemplates", "list") => json!({"metadata": {"resourceVersion": "1"}, "items": [
+                    {"metadata": {"name": "old", "namespace": "n", "uid": "t", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                        "spec": {"spec": {}}},
+                    {"metadata": {"name": template, "namespace": "n", "uid": "v", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                        "spec": {"spec": {}}}]})
                 .to_string(),
                 ("resourceclaimtemplates", _) => {
                     json!({"metadata": {"name": "t"}, "spec": {"spec": {}}}).to_string()
                 }
+                (_, "list") => json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string(),
                 _ => json!({"metadata": {"name": "x", "uid": "u"}, "spec": {}}).to_string(),
             };
             Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(answer.into_bytes())))
@@ -437,7 +469,14 @@ async fn the_extenders_rights_are_the_calls_that_it_makes() {
     let rights = rights(&json!({"mode": "fallback"}), "divvy-extender");
     let (client, calls) = recorder(waiting_pod());
     let pods = Arc::new(LivePods::new(client.clone()));
-    let extender = Arc::new(Extender::new(pods.clone(), Terms::default()));
+    let (key, _) = Signer::make().expect("a key");
+    let signer = Signer::of(key.as_bytes()).expect("a key");
+    let extender = Arc::new(Extender::new(
+        pods.clone(),
+        Terms::default(),
+        signer,
+        Believed::default(),
+    ));
     begin(&client, &extender).await.expect("fenced");
     let (ready, remark) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(|_: &str| {}));
     tokio::spawn(follow_nodes(
@@ -456,7 +495,7 @@ async fn the_extenders_rights_are_the_calls_that_it_makes() {
             uid: "u".into(),
             version: "1".into(),
             node: "a".into(),
-            grants: "[]".into(),
+            grants: Signed::default(),
         })
     });
     bound.await.expect("ended").expect("bound");
@@ -467,7 +506,13 @@ async fn the_extenders_rights_are_the_calls_that_it_makes() {
 async fn the_webhooks_rights_are_the_calls_that_it_makes() {
     let rights = rights(&json!({}), "divvy-webhook");
     let (client, calls) = recorder(waiting_pod());
-    tokio::spawn(follow(client, Arc::new(|_: &str| {})));
+    // Templates are looked at, and one that no pod names is removed.
+    tokio::spawn(follow_every(
+        client,
+        Arc::new(|_: &str| {}),
+        Duration::from_millis(100),
+        0,
+    ));
     assert_eq!(until(&calls, &rights).await, rights);
 }
 
@@ -489,14 +534,79 @@ async fn the_nodes_rights_are_the_calls_that_it_makes() {
         live.delete("s").expect("deleted");
         live.probe(&slice).expect("kept");
         live.claim("n", "c").expect("a claim");
-        live.pods("n", "a").expect("pods");
+        live.pod("n", "p").expect("a pod");
         live.tell(&Event::default()).expect("written");
     });
     asked.await.expect("asked");
     assert_eq!(until(&calls, &rights).await, rights);
-    let fallback = self::rights(&json!({"mode": "fallback"}), "divvy-node");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_device_plugins_rights_are_the_calls_that_it_makes() {
+    let rights = rights(&json!({"mode": "fallback"}), "divvy-node");
+    let (client, calls) = recorder(json!({}));
+    let around = ThisCluster::new(Live::new(client), "/nowhere".into());
+    let asked = tokio::task::spawn_blocking(move || {
+        around.pod("n", "p").expect("a pod");
+        around.announce("a", "[]").expect("written");
+    });
+    asked.await.expect("asked");
+    assert_eq!(until(&calls, &rights).await, rights);
+    let alone = json!({"mode": "fallback", "extender": {"enabled": false}});
+    let alone = self::rights(&alone, "divvy-node");
     assert!(
-        fallback.is_empty(),
-        "the device plugin asks the kubelet and no API server: {fallback:?}"
+        alone.is_empty(),
+        "it asks the kubelet and no API server: {alone:?}"
     );
+}
+
+/// A policy that allows no address lets none in, and that is the default.
+#[test]
+fn nothing_reaches_the_servers_until_addresses_are_given() {
+    let policies = |values: &Value| -> Vec<Value> {
+        let all = rendered(values);
+        all.into_iter()
+            .filter(|one| one["kind"] == "NetworkPolicy")
+            .map(|one| one["spec"]["ingress"].clone())
+            .collect()
+    };
+    assert_eq!(policies(&json!({"mode": "fallback"})), [json!([]), json!([])]);
+    let open = policies(&json!({"mode": "fallback", "controlPlaneCIDRs": ["10.0.0.1/32"]}));
+    assert!(
+        open.len() == 2
+            && open
+                .iter()
+                .all(|one| one[0]["from"][0]["ipBlock"]["cidr"] == "10.0.0.1/32")
+    );
+}
+
+/// The node's pod sees the plugins' folders, and not those of the pods with their Secrets.
+#[test]
+fn mounts_are_narrow() {
+    for values in [json!({}), json!({"mode": "fallback"})] {
+        let objects = rendered(&values);
+        let node = objects
+            .iter()
+            .find(|one| one["kind"] == "DaemonSet")
+            .expect("one");
+        let volumes = node["spec"]["template"]["spec"]["volumes"]
+            .as_array()
+            .expect("some");
+        let paths: Vec<&str> = volumes
+            .iter()
+            .filter_map(|one| one["hostPath"]["path"].as_str())
+            .collect();
+        assert!(
+            !paths.contains(&"/var/lib/kubelet") && paths.contains(&"/var/lib/kubelet/plugins"),
+            "{paths:?}"
+        );
+        for kind in ["Deployment", "DaemonSet"] {
+            for one in objects.iter().filter(|one| one["kind"] == kind) {
+                let mounts = one["spec"]["template"]["spec"]["containers"].to_string();
+                let is_extender = one["metadata"]["name"] == "divvy-extender";
+                let secret = one["spec"]["template"]["spec"]["volumes"].to_string();
+                assert_eq!(secret.contains("divvy-grant-key"), is_extender, "{mounts}");
+            }
+        }
+    }
 }

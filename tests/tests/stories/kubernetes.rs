@@ -121,7 +121,7 @@ fn a_kubelet_registers_the_driver_and_has_claims_prepared() {
     let rights = [
         "get nodes",
         "get resourceclaims",
-        "list pods",
+        "get pods",
         "list resourceslices",
         "create resourceslices",
         "update resourceslices",

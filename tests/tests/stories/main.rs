@@ -17,6 +17,7 @@ mod devices;
 mod enforced;
 mod engines;
 mod examples;
+mod fallback;
 mod frameworks;
 // The suite that `attacks` names is the other one, which is to be quick.
 mod holder;

@@ -85,8 +85,12 @@ pub fn slice_file(slice: &SliceRecord) -> String {
 pub fn slice_spec(slice: &SliceRecord, nodes: &SliceNodes, parts: &Parts) -> Spec {
     let ours = mounts(parts);
     let mut edits = match parts.below {
-        // Programs there have no device: its nodes would be a way past the workers.
-        Below::Worker => Edits::default(),
+        // Programs there have no device: its nodes would be a way past the workers. Where NVIDIA's own hook is installed, an
+        // image that asks it for all GPUs is to get none.
+        Below::Worker => Edits {
+            env: vec!["NVIDIA_VISIBLE_DEVICES=void".into()],
+            ..Edits::default()
+        },
         _ => nodes.edits.clone(),
     };
     // The limiter is where the driver's own libraries would be.

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use divvy_model::{Bytes, Code, Compute, Fault, MemoryAmount, Mode, SliceRecord, SliceRequest};
+#[cfg(doc)]
+use divvy_model::Code;
+use divvy_model::{Bytes, Compute, Fault, MemoryAmount, Mode, SliceRecord, SliceRequest};
 use tokio::sync::watch;
 
 use super::config::Way;
 use super::resources::{Part, Resource};
-use crate::claim::Allocated;
-use crate::kept::{Host, Kept, WORD};
+use crate::claim::{Allocated, refused};
+use crate::kept::{Host, Kept, SLICE_KIND, WORD};
 use crate::pods::Pods;
 use crate::state::{Prepared, Record, State, digest};
 
@@ -129,6 +131,66 @@ impl Allocator {
             .collect())
     }
 
+    /// Whether the ids are a resource's.
+    ///
+    /// # Errors
+    /// [`Code::Claim`]: why not.
+    pub fn check(&self, resource: &str, ids: &[String]) -> Result<(), Fault> {
+        let all = self.resources.borrow();
+        let found = all.iter().find(|one| one.name == resource);
+        let found =
+            found.ok_or_else(|| refused(&format!("there is no resource `{resource}` on this node")))?;
+        parts(found, ids).map(drop)
+    }
+
+    /// Makes the slice of a container, or finds it: a container may start again. The kubelet's list says which ids are in use, so
+    /// what was made for this container under other ids, or for others under these, is ended. Where there is no room, what no pod
+    /// has any more is ended at once.
+    ///
+    /// # Errors
+    /// What the agent refuses.
+    pub fn start(&self, mut record: Record, pods: &Pods) -> Result<(), Fault> {
+        let kept = self.kept();
+        let (ids, request) = (allocated(&record), record.requests[0].request.clone());
+        for other in kept.state.all()? {
+            let same_container = other.requests.iter().any(|one| one.request == request);
+            if other.uid == record.uid && same_container {
+                record = other;
+            } else if same_container || !allocated(&other).is_disjoint(&ids) {
+                kept.take_back(&other)?;
+            }
+        }
+        let words = words(&record);
+        let mut made = kept.make(&mut record, &words);
+        if made.is_err() && self.end_unlisted(&kept, pods, &record.uid)? {
+            made = kept.make(&mut record, &words);
+        }
+        if let Err(fault) = made {
+            let _later = kept.take_back(&record);
+            return Err(fault);
+        }
+        // What was named at Allocate has to be what was made.
+        let own = &record.requests[0];
+        if own.cdi != format!("{SLICE_KIND}={}", own.slice) {
+            return Err(refused(&format!("the slice's CDI device is `{}`", own.cdi)));
+        }
+        self.seen(&record.uid);
+        Ok(())
+    }
+
+    /// Ends what no pod of the list has, besides this; whether there was any.
+    fn end_unlisted(&self, kept: &Kept, pods: &Pods, besides: &str) -> Result<bool, Fault> {
+        let mut ended = false;
+        for other in kept.state.all()? {
+            let is_listed = allocated(&other).iter().any(|id| pods.ids.contains(id));
+            if other.uid != besides && !is_listed && kept.take_back(&other).is_ok() {
+                self.seen(&other.uid);
+                ended = true;
+            }
+        }
+        Ok(ended)
+    }
+
     /// Ends what was made for these ids of a resource, where another container of the same pod could not be served.
     ///
     /// # Errors
@@ -192,10 +254,6 @@ fn take_back(kept: &Kept, resource: &str, ids: &[String]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn refused(why: &str) -> Fault {
-    Fault::new(Code::Claim, why)
-}
-
 /// The ids of a record, each with its resource.
 fn allocated(record: &Record) -> BTreeSet<(String, String)> {
     let devices = record.requests.iter().flat_map(|request| &request.devices);
@@ -240,20 +298,31 @@ fn parts<'a>(resource: &'a Resource, ids: &[String]) -> Result<Vec<&'a Part>, Fa
     Ok(all)
 }
 
+/// What an allocation is known by: its resource and ids, in any order.
+pub(super) fn uid(resource: &str, ids: &[String]) -> String {
+    let mut ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    ids.sort_unstable();
+    let mut named = vec![resource];
+    named.extend(&ids);
+    digest(&named)
+}
+
+/// The name of an allocation's slice.
+pub(super) fn slice_name(resource: &str, ids: &[String]) -> String {
+    let plain = resource.rsplit('/').next().unwrap_or_default();
+    let plain: String = plain.chars().take(30).collect();
+    format!("{plain}-{}", uid(resource, ids))
+}
+
 /// One slice of all the devices, of each as much as the replicas of the device with the least are of all of its replicas.
 fn planned(resource: &Resource, parts: &[&Part]) -> Result<Record, Fault> {
     let mut devices: BTreeMap<&str, (&Part, u64)> = BTreeMap::new();
     for part in parts {
         devices.entry(&part.device.uuid).or_insert((part, 0)).1 += 1;
     }
-    let mut ids: Vec<&str> = parts.iter().map(|part| part.id.as_str()).collect();
-    ids.sort_unstable();
-    let mut named = vec![resource.name.as_str()];
-    named.extend(&ids);
-    let uid = digest(&named);
-    let plain = resource.name.rsplit('/').next().unwrap_or_default();
-    let plain: String = plain.chars().take(30).collect();
-    let slice = format!("{plain}-{uid}");
+    let ids: Vec<String> = parts.iter().map(|part| part.id.clone()).collect();
+    let uid = uid(&resource.name, &ids);
+    let slice = slice_name(&resource.name, &ids);
     let is_whole = |(part, count): &(&Part, u64)| *count == u64::from(part.of);
     let mut ask = SliceRequest {
         name: Some(slice.clone()),

@@ -4,10 +4,12 @@
 //! - [`resources`]: which resources the node's devices are then, and the ids that the kubelet counts.
 //! - [`prefer`]: which of them a pod had better get.
 //! - [`allocate`]: makes the slice of an allocation, and ends it.
+//! - [`granted`]: slices of pods that the scheduler extender placed.
 //! - [`serve`]: the sockets, and the registration with the kubelet.
 
 pub mod allocate;
 pub mod config;
+pub mod granted;
 pub mod prefer;
 pub mod resources;
 pub mod serve;

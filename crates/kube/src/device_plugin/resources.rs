@@ -20,6 +20,8 @@ pub struct Resource {
     pub way: Option<Way>,
     /// A container gets one replica at most.
     pub one_only: bool,
+    /// Which device a container gets has nothing to do with its ids: its pod's grants say it.
+    pub counts_only: bool,
     /// What the kubelet counts.
     pub parts: Vec<Part>,
 }
@@ -78,6 +80,7 @@ pub fn resources(devices: &[DeviceRecord], config: &Config) -> Result<Vec<Resour
             name,
             way,
             one_only,
+            counts_only: false,
             parts: Vec::new(),
         });
         // Of devices of which some are replicated and some are not, a container must not get what it did not ask for.
@@ -166,7 +169,7 @@ fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// The id of a device or of a replica, in what a kubelet takes.
-fn id(uuid: &str, replica: Option<u32>) -> String {
+pub(super) fn id(uuid: &str, replica: Option<u32>) -> String {
     let end = replica.map_or_else(String::new, |number| format!("::{number}"));
     if uuid.len() + end.len() <= LONGEST_ID {
         return format!("{uuid}{end}");

@@ -13,6 +13,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::allocate::Allocator;
+use super::granted::{Granted, RESOURCE};
 use super::prefer::{Choice, preferred};
 use super::resources::Resource;
 use crate::dial::dial;
@@ -39,6 +40,8 @@ pub struct Terms {
     pub choice: Choice,
     /// CDI devices go out as annotations.
     pub annotations: bool,
+    /// Makes slices of pods that the extender placed, where the node serves it.
+    pub granted: Option<Arc<Granted>>,
     /// A failure in one line.
     pub line: fn(&Fault) -> String,
     /// Where failures are told besides the kubelet.
@@ -127,7 +130,7 @@ fn names(resources: &[Resource]) -> Vec<String> {
 async fn register(kubelet: &Path, names: &[String], folder: &Path, terms: &Terms) {
     for name in names {
         let mut said = String::new();
-        while let Err(fault) = register_one(kubelet, name, &socket(folder, name)).await {
+        while let Err(fault) = register_one(kubelet, name, &socket(folder, name), terms).await {
             let words = (terms.line)(&fault);
             if words != said {
                 (terms.log)(&words);
@@ -139,7 +142,7 @@ async fn register(kubelet: &Path, names: &[String], folder: &Path, terms: &Terms
     }
 }
 
-async fn register_one(kubelet: &Path, name: &str, socket: &Path) -> Result<(), Fault> {
+async fn register_one(kubelet: &Path, name: &str, socket: &Path, terms: &Terms) -> Result<(), Fault> {
     let mut client = RegistrationClient::new(dial(kubelet).await?);
     let endpoint = socket
         .file_name()
@@ -149,7 +152,7 @@ async fn register_one(kubelet: &Path, name: &str, socket: &Path) -> Result<(), F
         version: VERSION.into(),
         endpoint: endpoint.to_owned(),
         resource_name: name.to_owned(),
-        options: Some(options()),
+        options: Some(options(is_granted(name, terms))),
     };
     let answer = client.register(request).await;
     answer.map(drop).map_err(|status| {
@@ -157,11 +160,16 @@ async fn register_one(kubelet: &Path, name: &str, socket: &Path) -> Result<(), F
     })
 }
 
-fn options() -> wire::DevicePluginOptions {
+/// Of granted slices only the number of ids counts, and they are made before the container starts.
+fn options(is_granted: bool) -> wire::DevicePluginOptions {
     wire::DevicePluginOptions {
-        pre_start_required: false,
-        get_preferred_allocation_available: true,
+        pre_start_required: is_granted,
+        get_preferred_allocation_available: !is_granted,
     }
+}
+
+fn is_granted(resource: &str, terms: &Terms) -> bool {
+    resource == RESOURCE && terms.granted.is_some()
 }
 
 /// The plugin of one resource.
@@ -173,12 +181,15 @@ struct Plugin {
 
 impl Plugin {
     fn list(resource: &str, all: &[Resource]) -> wire::ListAndWatchResponse {
-        let parts = all
-            .iter()
-            .filter(|one| one.name == resource)
-            .flat_map(|one| &one.parts);
-        let device = |part: &super::resources::Part| {
-            let node = part.device.hardware.as_ref().and_then(|facts| facts.numa_node);
+        let of_one = |one: &'_ Resource| -> Vec<wire::Device> {
+            one.parts
+                .iter()
+                .map(|part| device(part, one.counts_only))
+                .collect()
+        };
+        fn device(part: &super::resources::Part, counts_only: bool) -> wire::Device {
+            let facts = part.device.hardware.as_ref().filter(|_| !counts_only);
+            let node = facts.and_then(|facts| facts.numa_node);
             wire::Device {
                 id: part.id.clone(),
                 health: if part.is_well() { "Healthy" } else { "Unhealthy" }.into(),
@@ -186,10 +197,16 @@ impl Plugin {
                     nodes: vec![wire::NumaNode { id: node.into() }],
                 }),
             }
-        };
-        wire::ListAndWatchResponse {
-            devices: parts.map(device).collect(),
         }
+        let parts = all.iter().filter(|one| one.name == resource);
+        wire::ListAndWatchResponse {
+            devices: parts.flat_map(of_one).collect(),
+        }
+    }
+
+    /// What makes the slices, where they are granted.
+    fn granted(&self) -> Option<Arc<Granted>> {
+        self.terms.granted.clone().filter(|_| self.resource == RESOURCE)
     }
 
     fn answer(&self, cdi: String) -> wire::ContainerAllocateResponse {
@@ -214,7 +231,7 @@ impl DevicePlugin for Plugin {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        Ok(Response::new(options()))
+        Ok(Response::new(options(is_granted(&self.resource, &self.terms))))
     }
 
     async fn list_and_watch(
@@ -279,7 +296,11 @@ impl DevicePlugin for Plugin {
             return Err(Status::invalid_argument("more devices than a node can have"));
         }
         let (allocator, resource) = (self.allocator.clone(), self.resource.clone());
+        let granted = self.granted();
         let work = move || -> Result<Vec<String>, Fault> {
+            if let Some(granted) = granted {
+                return asked.iter().map(|one| granted.named(&one.devices_ids)).collect();
+            }
             let mut made = Vec::new();
             for (number, one) in asked.iter().enumerate() {
                 match allocator.allocate(&resource, &one.devices_ids) {
@@ -310,11 +331,24 @@ impl DevicePlugin for Plugin {
 
     async fn pre_start_container(
         &self,
-        _: Request<wire::PreStartContainerRequest>,
+        request: Request<wire::PreStartContainerRequest>,
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        let ids = request.into_inner().devices_ids;
+        if ids.len() > MOST {
+            return Err(Status::invalid_argument("more devices than a node can have"));
+        }
+        if let Some(granted) = self.granted() {
+            let done = tokio::task::spawn_blocking(move || granted.start(&ids)).await;
+            let done = done.map_err(|_| Status::internal("the call failed inside the plugin"))?;
+            done.map_err(|fault| {
+                let said = (self.terms.line)(&fault);
+                (self.terms.log)(&format!("start {}: {said}", self.resource));
+                Status::failed_precondition(said)
+            })?;
+        }
         Ok(Response::new(wire::PreStartContainerResponse {}))
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::cluster::Refusal;
+use crate::grants::Signed;
 
 /// A bind, with what makes it land on that pod as it was seen and on no other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +18,8 @@ pub struct Binding {
     pub version: String,
     /// The node.
     pub node: String,
-    /// The annotation with its grants.
-    pub grants: String,
+    /// The annotations with its grants.
+    pub grants: Signed,
 }
 
 /// Why a bind was not done.

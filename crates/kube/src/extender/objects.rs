@@ -1,14 +1,13 @@
 //! Devices of nodes and grants of pods, as their annotations have them.
 
-use divvy_placement::fallback::{Gpu, Grant};
+use divvy_placement::fallback::Gpu;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
+use crate::grants::{Believed, Granted};
 use crate::quantity::whole;
 
-/// The annotation of a node with its devices. Nothing of Divvy's writes it yet (docs/kubernetes.md).
+/// The annotation of a node with its devices, which its device plugin writes.
 pub const DEVICES: &str = "gpu.divvy.dev/devices";
-/// The annotation of a pod with what it has, which comes with its node in one write: the Binding's annotations are the pod's.
-pub const GRANTS: &str = "gpu.divvy.dev/grants";
 /// The longest annotation that is read: Kubernetes' bound on all of an object's.
 const LONGEST: usize = 256 << 10;
 /// How many devices a node may have.
@@ -64,23 +63,17 @@ pub fn devices(node: &Node) -> Result<Vec<Gpu>, String> {
         .collect())
 }
 
-/// What a pod has on its node, and the node; none for one that is on no node, has ended or has nothing of ours.
+/// What a pod has on its node; none for one that is on no node, has ended or has nothing of ours.
 ///
 /// # Errors
-/// What was not understood.
-pub fn grants(pod: &Pod) -> Result<Option<(String, Vec<Grant>)>, String> {
+/// What was not understood, or was not signed by one of these keys.
+pub fn grants(pod: &Pod, believed: &Believed) -> Result<Option<Granted>, String> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    let annotation = pod.metadata.annotations.as_ref().and_then(|all| all.get(GRANTS));
-    let (Some(node), Some(text), false) = (node, annotation, matches!(phase, Some("Succeeded" | "Failed")))
-    else {
-        return Ok(None);
-    };
-    if text.len() > LONGEST {
-        return Err(format!("{GRANTS} is too long"));
+    let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    match is_placed && !matches!(phase, Some("Succeeded" | "Failed")) {
+        true => believed.granted(pod),
+        false => Ok(None),
     }
-    let read = serde_json::from_str(text).map_err(|error| format!("{GRANTS}: {error}"))?;
-    Ok(Some((node, read)))
 }
 
 #[cfg(test)]
@@ -88,6 +81,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::grants::{GRANTS, SIGNATURE, Signer};
 
     fn node(annotation: &str) -> Node {
         serde_json::from_value(json!({"metadata": {"name": "n", "annotations": {DEVICES: annotation}}}))
@@ -121,19 +115,25 @@ mod tests {
 
     #[test]
     fn only_pods_on_nodes_that_have_not_ended_have_grants() {
-        let text = r#"[{"container": "c", "uuid": "GPU-1", "memoryMiB": 10, "cores": 5}]"#;
-        let pod = |node: Option<&str>, phase: &str, text: &str| -> Pod {
-            serde_json::from_value(json!({
-                "metadata": {"annotations": {GRANTS: text}}, "spec": {"nodeName": node, "containers": []}, "status": {"phase": phase}
-            }))
-            .expect("a pod")
+        let (key, _) = Signer::make().expect("a key");
+        let signer = Signer::of(key.as_bytes()).expect("a key");
+        let granted = Granted {
+            pod: "u".into(),
+            node: "n".into(),
+            grants: Vec::new(),
         };
-        let found = grants(&pod(Some("n"), "Running", text))
-            .expect("understood")
-            .expect("has");
-        assert_eq!((found.0.as_str(), found.1[0].memory_mib), ("n", 10));
-        assert_eq!(grants(&pod(None, "Pending", text)), Ok(None));
-        assert_eq!(grants(&pod(Some("n"), "Failed", text)), Ok(None));
-        assert!(grants(&pod(Some("n"), "Running", "[{\"more\": 1}]")).is_err());
+        let signed = signer.sign(&granted).expect("signed");
+        let of = |node: Option<&str>, phase: &str| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"uid": "u", "annotations": {GRANTS: signed.text, SIGNATURE: signed.signature}},
+                "spec": {"nodeName": node, "containers": []}, "status": {"phase": phase}
+            }))
+            .expect("a pod");
+            grants(&pod, &signer.believed())
+        };
+        assert_eq!(of(Some("n"), "Running"), Ok(Some(granted.clone())));
+        assert_eq!(of(None, "Pending"), Ok(None));
+        assert_eq!(of(Some("n"), "Failed"), Ok(None));
+        assert!(of(Some("other"), "Running").is_err());
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use divvy_placement::fallback::Ledger;
 use divvy_placement::fallback::ask::PodAsk;
-use divvy_placement::fallback::{Grant, Ledger};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use super::cluster::{Binding, Failed, Pods};
 use super::objects::{devices, grants};
 use super::wire::{Arguments, Bind, Bound, Filtered, Nodes, Score};
 use crate::cluster::Refusal;
+use crate::grants::{Believed, Granted, Signer};
 use crate::https::Answer;
 use crate::names::{self, Terms, cut};
 
@@ -33,13 +34,17 @@ pub struct Extender {
     names: Mutex<std::collections::HashMap<String, (String, String)>>,
     pods: Arc<dyn Pods>,
     terms: Terms,
+    signer: Signer,
+    believed: Believed,
 }
 
 impl Extender {
-    /// Knows nothing yet: [`super::watching`] tells it.
+    /// Knows nothing yet: [`super::watching`] tells it. Grants that were signed with an `earlier` key are believed too.
     #[must_use]
-    pub fn new(pods: Arc<dyn Pods>, terms: Terms) -> Self {
+    pub fn new(pods: Arc<dyn Pods>, terms: Terms, signer: Signer, earlier: Believed) -> Self {
         Self {
+            believed: signer.believed().and(earlier),
+            signer,
             ledger: RwLock::default(),
             flying: Mutex::default(),
             names: Mutex::default(),
@@ -88,19 +93,18 @@ impl Extender {
         if self.look(|ledger| ledger.is_confirmed(uid)) {
             return Ok(());
         }
-        let found = grants(pod).and_then(|found| match found {
-            Some((_, grants)) if !self.asks_for(pod, &grants)? => {
-                Err("its grants are not what it asks for, and count for nothing".into())
-            }
-            found => Ok(found),
-        });
-        match found {
-            Ok(Some((node, grants))) => {
-                self.ledger(|ledger| ledger.seen(uid, &node, grants));
+        match grants(pod, &self.believed) {
+            Ok(Some(granted)) => {
+                self.ledger(|ledger| ledger.seen(uid, &granted.node, granted.grants));
                 self.unname(uid);
                 Ok(())
             }
-            Ok(None) => Ok(()),
+            Ok(None) => {
+                self.bare(uid, pod);
+                Ok(())
+            }
+            // What was assumed for it there counts still: its author wrote over it.
+            Err(_) if self.bare(uid, pod) => Ok(()),
             Err(error) => Err(format!(
                 "pod {}: {error}",
                 cut(pod.metadata.name.as_deref().unwrap_or_default())
@@ -108,10 +112,14 @@ impl Extender {
         }
     }
 
-    /// Whether grants are what the pod's limits ask for.
-    fn asks_for(&self, pod: &Pod, grants: &[Grant]) -> Result<bool, String> {
-        let json = serde_json::to_value(pod).map_err(|error| error.to_string())?;
-        Ok(self.ask(&json)?.unwrap_or_default().is_met_by(grants))
+    /// A pod without grants that count: where it is on the node that was assumed, it has what was assumed.
+    fn bare(&self, uid: &str, pod: &Pod) -> bool {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let known = node.is_some_and(|node| self.ledger(|ledger| ledger.seen_bare(uid, node)));
+        if known {
+            self.unname(uid);
+        }
+        known
     }
 
     /// A pod that is gone.
@@ -211,8 +219,7 @@ impl Extender {
                 .pod(&bind.namespace, &bind.name)
                 .map_err(|error| error.to_string())?;
             if pod.metadata.uid.as_deref() != Some(&bind.uid) {
-                // The caller's word takes nothing from a pod that has its devices.
-                self.forget(&bind.uid);
+                // The caller's word takes nothing from another pod. One of this name that was deleted is settled by asking.
                 return Err("the pod was deleted, and made again under its name".into());
             }
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
@@ -233,13 +240,18 @@ impl Extender {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(bind.uid.clone(), name);
+            let granted = Granted {
+                pod: bind.uid.clone(),
+                node: bind.node.clone(),
+                grants,
+            };
             let binding = Binding {
                 namespace: bind.namespace.clone(),
                 name: bind.name.clone(),
                 uid: bind.uid.clone(),
                 version: pod.metadata.resource_version.clone().unwrap_or_default(),
                 node: bind.node.clone(),
-                grants: serde_json::to_string(&grants).map_err(|error| error.to_string())?,
+                grants: self.signer.sign(&granted)?,
             };
             match self.pods.bind(&binding) {
                 Ok(()) => return Ok(()),
@@ -263,13 +275,13 @@ impl Extender {
 
     /// The pod has its node. What it has counts as the pod says, unless it is gone meanwhile.
     fn confirm(&self, uid: &str, pod: &Pod) {
-        if let Ok(Some((node, grants))) = grants(pod) {
+        if let Ok(Some(granted)) = grants(pod, &self.believed) {
             self.ledger(|ledger| {
-                if ledger.assumed().iter().any(|one| one == uid) {
-                    ledger.seen(uid, &node, grants);
+                if ledger.is_assumed(uid) {
+                    ledger.seen(uid, &granted.node, granted.grants);
                 }
             });
-        } else {
+        } else if !self.bare(uid, pod) {
             // Another scheduler bound it, with nothing of ours.
             self.forget(uid);
         }

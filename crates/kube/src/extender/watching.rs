@@ -14,9 +14,9 @@ use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
 
 use super::cluster::{Binding, Failed, Pods};
-use super::objects::GRANTS;
 use super::service::Extender;
 use crate::cluster::Refusal;
+use crate::grants::{GRANTS, SIGNATURE};
 use crate::https::Remark;
 use crate::live::{TIMEOUT, refusal};
 
@@ -79,7 +79,13 @@ impl Pods for LivePods {
                 // The API server holds the pod to both.
                 uid: Some(binding.uid.clone()),
                 resource_version: Some(binding.version.clone()),
-                annotations: Some([(GRANTS.to_owned(), binding.grants.clone())].into()),
+                annotations: Some(
+                    [
+                        (GRANTS.to_owned(), binding.grants.text.clone()),
+                        (SIGNATURE.to_owned(), binding.grants.signature.clone()),
+                    ]
+                    .into(),
+                ),
                 ..ObjectMeta::default()
             },
             target: ObjectReference {
@@ -115,8 +121,13 @@ impl Pods for LivePods {
             "annotations": {FENCE: metadata.resource_version},
         }});
         let name = metadata.name.as_deref().unwrap_or_default();
-        self.ask(pods.patch(name, &PatchParams::default(), &Patch::Merge(&patch)))
-            .map_err(plain)
+        // The status alone may be written, and the metadata with it: no right to change what a pod runs is needed.
+        let patched = self.ask(pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)));
+        let patched = patched.map_err(plain)?;
+        match patched.metadata.resource_version == metadata.resource_version {
+            true => Err(Refusal::Other("the API server kept no fence".into())),
+            false => Ok(patched),
+        }
     }
 }
 

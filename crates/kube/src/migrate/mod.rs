@@ -5,7 +5,7 @@ mod edit;
 
 use serde_json::{Value, json};
 
-use crate::names::{Terms, cut};
+use crate::names::{self, Terms, cut};
 use crate::templates::Template;
 use crate::webhook::rewrite::{Target, rewrite};
 
@@ -59,6 +59,7 @@ pub fn migrate(text: &str, terms: &Terms, target: Target) -> Result<Migrated, St
                 "this is a configuration of NVIDIA's device plugin: give it as --plugin-config, and its replicas become slices".into(),
             );
         }
+        walk.remarks.extend(quota(&value, target));
         done.rewritten += walk.rewritten;
         let remarks = std::mem::take(&mut walk.remarks);
         done.remarks.extend(
@@ -112,6 +113,35 @@ pub fn replicas(text: &str) -> Result<u64, String> {
 
 fn plugin_configuration(value: &Value) -> bool {
     value.get("version").and_then(Value::as_str) == Some("v1") && value.get("sharing").is_some()
+}
+
+/// A quota on names that the pods will no longer have: it would count nothing, in silence.
+fn quota(value: &Value, target: Target) -> Option<String> {
+    if value.get("kind").and_then(Value::as_str) != Some("ResourceQuota") {
+        return None;
+    }
+    let hard = value.pointer("/spec/hard").and_then(Value::as_object)?;
+    let plain = |name: &String| name.strip_prefix("requests.").unwrap_or(name).to_owned();
+    let old: Vec<String> = hard
+        .keys()
+        .filter(|name| names::is_theirs(&plain(name)))
+        .cloned()
+        .collect();
+    if old.is_empty() {
+        return None;
+    }
+    let instead = match target {
+        Target::Claims => {
+            "limit devices by `slice.gpu.divvy.dev.deviceclass.resource.k8s.io/devices`, which counts slices and not their size"
+        }
+        Target::Extender => {
+            "limit `requests.divvy.dev/gpu`, `requests.divvy.dev/gpumem` and `requests.divvy.dev/gpucores`"
+        }
+    };
+    Some(format!(
+        "its limits of {} count nothing once the names are rewritten: {instead}",
+        old.join(", ")
+    ))
 }
 
 fn named(value: &Value) -> String {

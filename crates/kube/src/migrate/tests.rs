@@ -133,3 +133,25 @@ fn what_cannot_be_kept_names_its_document() {
     assert!(refused.starts_with("document 2: Pod pinned:"), "{refused}");
     assert!(migrate("a: [", &Terms::default(), Target::Claims).is_err());
 }
+
+#[test]
+fn a_quota_that_would_count_nothing_is_named() {
+    let text = "kind: ResourceQuota\nmetadata: {name: q}\nspec:\n  hard:\n    requests.nvidia.com/gpumem: 1000\n    pods: 5\n";
+    for (target, words) in [
+        (Target::Claims, "deviceclass.resource.k8s.io/devices"),
+        (Target::Extender, "requests.divvy.dev/gpumem"),
+    ] {
+        let done = migrate(text, &Terms::default(), target).expect("understood");
+        assert_eq!((done.text.as_str(), done.rewritten), (text, 0));
+        assert!(
+            done.remarks.len() == 1
+                && done.remarks[0].contains("ResourceQuota q: its limits of requests.nvidia.com/gpumem")
+                && done.remarks[0].contains(words),
+            "{:?}",
+            done.remarks
+        );
+    }
+    let ours = text.replace("nvidia.com/gpumem", "divvy.dev/gpumem");
+    let done = migrate(&ours, &Terms::default(), Target::Claims).expect("understood");
+    assert!(done.remarks.is_empty());
+}

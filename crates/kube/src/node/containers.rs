@@ -1,5 +1,5 @@
 //! A container is in one slice: it has one limiter. A pod's author can name several claims, or a claim of several requests,
-//! for one container. The kubelet tells the driver of claims only, so the driver looks at the pods.
+//! for one container. The kubelet tells the driver of claims only, so the driver looks at the pods that a claim is reserved for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,9 +27,8 @@ pub(super) fn one_slice_each(
     let unread = |what: &str, refusal: Refusal| {
         Fault::new(Code::Cluster, format!("{what} cannot be read")).cause(refusal.to_string())
     };
-    let pods = cluster
-        .pods(&claim.namespace, node)
-        .map_err(|refusal| unread(&format!("the pods of namespace {}", claim.namespace), refusal))?;
+    let pods = reserved(cluster, claim, found, node)
+        .map_err(|refusal| unread(&format!("a pod of namespace {}", claim.namespace), refusal))?;
     let mut known = BTreeMap::from([(claim.name.clone(), served(found))]);
     for pod in &pods {
         let claims = claims(pod);
@@ -73,6 +72,36 @@ pub(super) fn one_slice_each(
         }
     }
     Ok(())
+}
+
+/// The pods of this node that the claim is reserved for: the driver reads these, and no others of the namespace.
+fn reserved(
+    cluster: &dyn Cluster,
+    claim: &Named,
+    found: &ResourceClaim,
+    node: &str,
+) -> Result<Vec<Pod>, Refusal> {
+    let status = found.status.as_ref();
+    let reserved = status.and_then(|status| status.reserved_for.as_ref());
+    let mut pods = Vec::new();
+    for whose in reserved
+        .into_iter()
+        .flatten()
+        .filter(|whose| whose.resource == "pods")
+    {
+        match cluster.pod(&claim.namespace, &whose.name) {
+            Ok(pod) => {
+                let is_here = pod
+                    .spec
+                    .as_ref()
+                    .is_some_and(|spec| spec.node_name.as_deref() == Some(node));
+                pods.extend(Some(pod).filter(|pod| is_here && pod.metadata.uid.as_ref() == Some(&whose.uid)));
+            }
+            Err(Refusal::NotFound(_)) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(pods)
 }
 
 /// The claims of a pod: from the names that its containers use to those of the objects.

@@ -23,7 +23,7 @@ struct World {
     slices: Vec<SliceRecord>,
     described: BTreeMap<String, u32>,
     claims: BTreeMap<String, ResourceClaim>,
-    pods: Vec<Pod>,
+    pod: Option<Pod>,
     /// The API server does not answer for this claim.
     held: Option<String>,
     asked: u32,
@@ -164,8 +164,12 @@ impl Cluster for StandIn {
     fn probe(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
         Ok(slice.clone())
     }
-    fn pods(&self, _: &str, _: &str) -> Result<Vec<Pod>, Refusal> {
-        Ok(self.world().pods.clone())
+    /// One pod for all claims: its UID is the name under which each is reserved.
+    fn pod(&self, _: &str, name: &str) -> Result<Pod, Refusal> {
+        let found = self.world().pod.clone();
+        let mut pod = found.ok_or_else(|| Refusal::NotFound("gone".into()))?;
+        pod.metadata.uid = Some(name.to_owned());
+        Ok(pod)
     }
     fn tell(&self, _: &Event) -> Result<(), Refusal> {
         Ok(())
@@ -765,7 +769,7 @@ fn a_container_is_in_one_slice() {
         (&[&[("x", Some("a")), ("y", None)]], false),
         (&[&[("x", Some("a")), ("x", Some("b"))]], false),
     ] {
-        bench.stand_in.world().pods = vec![pod(&claims, containers)];
+        bench.stand_in.world().pod = Some(pod(&claims, containers));
         let done = bench.node().prepare(&first);
         assert_eq!(done.is_ok(), fits, "{containers:?}: {done:?}");
         if let Err(refused) = done {
@@ -778,7 +782,7 @@ fn a_container_is_in_one_slice() {
         bench.node().unprepare(&first).expect("taken back");
     }
     // Of the other claim's own: its container is well.
-    bench.stand_in.world().pods = vec![pod(&claims, &[&[("x", None)], &[("y", None)]])];
+    bench.stand_in.world().pod = Some(pod(&claims, &[&[("x", None)], &[("y", None)]]));
     bench.node().prepare(&second).expect("prepared");
     // A pod that the scheduler gave an extended resource beside a claim.
     let mut both = pod(&[("y", "c-u-2")], &[&[("y", None)]]);
@@ -786,7 +790,7 @@ fn a_container_is_in_one_slice() {
         "requestMappings": [{"containerName": "c0", "requestName": "a", "resourceName": "x/gpu"}]});
     both.status.get_or_insert_default().extended_resource_claim_status =
         Some(serde_json::from_value(extended).expect("a status"));
-    bench.stand_in.world().pods = vec![both];
+    bench.stand_in.world().pod = Some(both);
     assert!(bench.node().prepare(&first).is_err());
 }
 

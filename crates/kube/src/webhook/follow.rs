@@ -1,9 +1,13 @@
-//! The loop beside the webhook: pods that were admitted name templates, and it makes those that are missing. A template is known by
-//! what it asks for, so two that make it make the same, and nothing has to be remembered.
+//! The loop beside the webhook: pods that were admitted name templates, and it makes those that are missing, and removes those that no pod
+//! names any more. A template is known by what it asks for, so two loops that make it make the same, and nothing has to be kept.
+
+use std::collections::HashMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use kube::api::PostParams;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
@@ -40,36 +44,148 @@ pub fn needed(pod: &Pod) -> Result<Vec<Value>, String> {
         .collect())
 }
 
-/// Makes what pods need, for ever.
+/// The pods that name templates, as the watch has them.
+#[derive(Debug, Default)]
+struct Named {
+    /// By the pod's UID.
+    pods: HashMap<String, Needs>,
+    /// Those of a list that is under way; they take the place of the others at its end.
+    listed: HashMap<String, Needs>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Needs {
+    namespace: String,
+    names: Vec<String>,
+}
+
+impl Needs {
+    /// Of a pod that needs these objects.
+    fn of(pod: &Pod, objects: &[Value]) -> Self {
+        let name = |object: &Value| object["metadata"]["name"].as_str().map(str::to_owned);
+        Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            names: objects.iter().filter_map(name).collect(),
+        }
+    }
+}
+
+impl Named {
+    /// Whether a pod names this template.
+    fn has(&self, namespace: &str, name: &str) -> bool {
+        let mut all = self.pods.values().chain(self.listed.values());
+        all.any(|needs| needs.namespace == namespace && needs.names.iter().any(|one| one == name))
+    }
+}
+
+/// How often templates that no pod names are looked for, and how old such a one has to be.
+const COLLECT: Duration = Duration::from_secs(600);
+const AGE: i64 = 3600;
+
+/// Makes what pods need, and removes what they need no more, for ever.
 pub async fn follow(client: Client, remark: Remark) {
+    follow_every(client, remark, COLLECT, AGE).await;
+}
+
+/// The same, with these times: how often, and seconds.
+pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: i64) {
     /// The pause after a failed watch or write.
-    const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_secs(1);
     let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client.clone()), Config::default()));
-    while let Some(event) = events.next().await {
-        let pod = match event {
-            Ok(Event::Apply(pod) | Event::InitApply(pod)) => pod,
-            Ok(_) => continue,
-            Err(error) => {
+    let mut named = Named::default();
+    let mut collect = tokio::time::interval(every);
+    collect.tick().await;
+    // Until the first list is in, nothing is known to be named by none.
+    let mut is_listed = false;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            _tick = collect.tick(), if is_listed => {
+                if let Err(why) = tidy(&client, &named, age).await {
+                    remark(&format!("ResourceClaimTemplates cannot be collected: {why}"));
+                }
+                continue;
+            }
+        };
+        let (pod, of_list) = match event {
+            None => return,
+            Some(Ok(Event::Apply(pod))) => (pod, false),
+            Some(Ok(Event::InitApply(pod))) => (pod, true),
+            Some(Ok(Event::Delete(pod))) => {
+                named.pods.remove(pod.metadata.uid.as_deref().unwrap_or_default());
+                continue;
+            }
+            Some(Ok(Event::Init)) => {
+                named.listed.clear();
+                continue;
+            }
+            Some(Ok(Event::InitDone)) => {
+                named.pods = std::mem::take(&mut named.listed);
+                is_listed = true;
+                continue;
+            }
+            Some(Err(error)) => {
                 remark(&format!("pods cannot be watched: {error}"));
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
-        let waits = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
-        if !waits {
-            continue;
-        }
-        match needed(&pod) {
-            Err(why) => remark(&format!("annotation {ASKS} of a pod: {why}")),
-            Ok(objects) => {
-                for object in objects {
-                    if let Err(why) = make(&client, object).await {
-                        remark(&format!("a ResourceClaimTemplate cannot be made: {why}"));
-                    }
+        let objects = match needed(&pod) {
+            Ok(objects) if objects.is_empty() => continue,
+            Ok(objects) => objects,
+            Err(why) => {
+                remark(&format!("annotation {ASKS} of a pod: {why}"));
+                continue;
+            }
+        };
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        match of_list {
+            true => named.listed.insert(uid, Needs::of(&pod, &objects)),
+            false => named.pods.insert(uid, Needs::of(&pod, &objects)),
+        };
+        if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()) {
+            for object in objects {
+                if let Err(why) = make(&client, object).await {
+                    remark(&format!("a ResourceClaimTemplate cannot be made: {why}"));
                 }
             }
         }
     }
+}
+
+/// Removes templates of the webhook's that no pod names, when they are old enough. A pod that comes meanwhile has its own made again:
+/// the watch tells of it afterwards.
+async fn tidy(client: &Client, named: &Named, age: i64) -> Result<(), String> {
+    let all: Api<ResourceClaimTemplate> = Api::all(client.clone());
+    let ours = ListParams::default().labels(&format!("{MADE}=webhook"));
+    let words = |error: kube::Error| crate::live::refusal(&error).to_string();
+    let now = Timestamp::now().as_second();
+    for template in all.list(&ours).await.map_err(words)?.items {
+        let metadata = template.metadata;
+        let (Some(name), Some(namespace), Some(made)) =
+            (metadata.name, metadata.namespace, metadata.creation_timestamp)
+        else {
+            continue;
+        };
+        if now.saturating_sub(made.0.as_second()) < age || named.has(&namespace, &name) {
+            continue;
+        }
+        let templates: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), &namespace);
+        let this = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: metadata.uid,
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        match templates.delete(&name, &this).await {
+            Ok(_) => {}
+            // It is gone, or another by now.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(words(error)),
+        }
+    }
+    Ok(())
 }
 
 async fn make(client: &Client, object: Value) -> Result<(), String> {

@@ -1,10 +1,11 @@
 //! What becomes of a pod, or of the template of one: pure.
 
+use divvy_model::Class;
 use divvy_placement::fallback::ask::{Ask, Memory, Prefer};
 use serde_json::{Map, Value, json};
 
 use crate::names::{self, Found, System, Terms};
-use crate::templates::{ASKS, Template};
+use crate::templates::{ASKS, LATENCY, Template};
 
 /// What a cluster has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +129,11 @@ fn claims(mut done: Rewritten, found: &Found) -> Result<Rewritten, String> {
     if found.ask.prefer != Prefer::Binpack {
         done.remarks
             .push("how devices are chosen is the driver's order with claims, not the pod's".into());
+    }
+    if found.class == Some(Class::Latency) {
+        done.remarks.push(format!(
+            "its priority asks for the DeviceClass {LATENCY}, which the cluster's administrator makes (the chart's latencyClass)"
+        ));
     }
     let spec = done.spec.as_object_mut().ok_or("`spec` is not a map")?;
     if !named.is_empty() {

@@ -158,6 +158,13 @@ impl Ledger {
         self.insert(uid, node, grants, true);
     }
 
+    /// The pod was seen on a node without grants that count. Where it was assumed there, it has what was assumed: its author may
+    /// have written over them. Whether it was.
+    pub fn seen_bare(&mut self, uid: &str, node: &str) -> bool {
+        let assumed = self.pods.get_mut(uid).filter(|entry| entry.node == node);
+        assumed.map(|entry| entry.confirmed = true).is_some()
+    }
+
     /// The pod has ended or is gone: all that it has comes back.
     pub fn gone(&mut self, uid: &str) {
         if let Some(entry) = self.pods.remove(uid) {
@@ -170,6 +177,12 @@ impl Ledger {
     #[must_use]
     pub fn is_confirmed(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|entry| entry.confirmed)
+    }
+
+    /// Whether a bind of the pod is not confirmed.
+    #[must_use]
+    pub fn is_assumed(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(|entry| !entry.confirmed)
     }
 
     /// Pods that were seen on their nodes.
@@ -339,6 +352,12 @@ mod tests {
         );
         assert_eq!(ledger.assume("a", "n", &ask(1)), Err(Refused::Bound("n".into())));
         assert!(ledger.confirmed().contains("a"));
+        ledger.gone("a");
+        assert!(!ledger.seen_bare("a", "n"), "nothing was assumed");
+        ledger.assume("a", "n", &ask(60)).expect("fits");
+        assert!(!ledger.seen_bare("a", "other") && ledger.is_assumed("a"));
+        assert!(ledger.seen_bare("a", "n") && ledger.is_confirmed("a"));
+        assert_eq!(ledger.used("n")[0].1.memory_mib, 60);
         ledger.gone("a");
         assert_eq!(ledger.used("n")[0].1, Used::default());
         ledger.assume("b", "n", &ask(100)).expect("there is room again");

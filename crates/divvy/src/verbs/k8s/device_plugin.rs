@@ -7,14 +7,17 @@ use std::time::Duration;
 use divvy_container::cdi;
 use divvy_kube::device_plugin::allocate::Allocator;
 use divvy_kube::device_plugin::config::{self, Config};
+use divvy_kube::device_plugin::granted::{Granted, ThisCluster, counted};
 use divvy_kube::device_plugin::prefer::Choice;
 use divvy_kube::device_plugin::resources::resources;
 use divvy_kube::device_plugin::serve::{Terms, serve};
+use divvy_kube::grants::Believed;
+use divvy_kube::live::Live;
 use divvy_kube::server::Folders;
 use divvy_kube::state::State;
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, DeviceRecord, Fault};
 
-use super::dra_plugin::{Said, ended};
+use super::dra_plugin::{Said, ended, node_name};
 use super::host::ThisNode;
 use super::podlist::PodList;
 use crate::context::Context;
@@ -26,8 +29,10 @@ use crate::report::{line, remark};
   divvy k8s device-plugin --config config.yaml
   divvy k8s device-plugin --config config.yaml --allocation packed
   divvy k8s device-plugin --config config.yaml --device GPU-5a7c --device GPU-91f0
+  divvy k8s device-plugin --grant-key grant.pub
 
-The file is that of NVIDIA's plugin. Each replica is a slice: its part of the device's memory and time.")]
+The file is that of NVIDIA's plugin. Each replica is a slice: its part of the device's memory and time. With --grant-key it serves
+divvy.dev/gpu instead: slices of pods that `divvy k8s extender` placed.")]
 pub struct Args {
     /// NVIDIA's configuration file, version v1 [default: each device is given out whole]
     #[arg(long, value_name = "FILE")]
@@ -35,6 +40,12 @@ pub struct Args {
     /// Which replicas a container had better get
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Allocation::Distinct)]
     allocation: Allocation,
+    /// Serve divvy.dev/gpu: slices of pods whose grants these keys have signed (PEM, by `divvy k8s grant-key`)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "allocation"])]
+    grant_key: Option<PathBuf>,
+    /// This node's name in the cluster, for --grant-key [default: NODE_NAME, else the host's name]
+    #[arg(long, value_name = "NAME", requires = "grant_key")]
+    node: Option<String>,
     /// Only these devices, by UUID or its beginning; others are another plugin's [default: all]
     #[arg(long, value_name = "UUID")]
     device: Vec<String>,
@@ -57,6 +68,8 @@ enum Allocation {
 
 /// How often it looks whether devices have come or gone.
 const LOOK: Duration = Duration::from_secs(10);
+/// After so many looks it tells the node's devices again.
+const TELL: u64 = 30;
 /// After so many looks it compares its allocations with the kubelet's pods.
 const SWEEP: u64 = 6;
 
@@ -72,6 +85,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             config.passed_over.join(", ")
         ));
     }
+    let believed = args.grant_key.as_deref().map(Believed::read).transpose()?;
     let folders = Folders::find(&args.kubelet_dir)?;
     let folder = folders.device_plugins();
     alone(&folder)?;
@@ -79,17 +93,34 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let state = State::open(&folders.allocations())?;
     let host = Box::new(ThisNode::new(context.clone(), args.cdi_directory.clone()));
     let allocator = Arc::new(Allocator::open(host, state)?);
-    look(&allocator, &config, &args.device)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Fault::new(Code::Internal, "cannot make a loop").because(&error))?;
+    let granted = match believed {
+        None => None,
+        Some(believed) => {
+            let node = node_name(args.node.as_deref())?;
+            let around = ThisCluster::new(runtime.block_on(Live::find())?, folders.pod_resources());
+            let granted = Granted::new(allocator.clone(), Box::new(around), node, believed);
+            Some(Arc::new(granted))
+        }
+    };
+    let mut looks = Looks {
+        allocator: allocator.clone(),
+        granted: granted.clone(),
+        config,
+        only: args.device.clone(),
+        told: None,
+    };
+    looks.look()?;
     let terms = Terms {
         choice: match args.allocation {
             Allocation::Distinct => Choice::Distinct,
             Allocation::Packed => Choice::Packed,
         },
-        annotations: config.annotations,
+        annotations: looks.config.annotations,
+        granted,
         line,
         log: Arc::new(remark),
     };
@@ -97,8 +128,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         socket: folders.pod_resources(),
         runtime: runtime.handle().clone(),
     };
-    let looking = (allocator.clone(), args.device.clone());
-    std::thread::spawn(move || watch(&looking.0, &config, &looking.1, &pods));
+    std::thread::spawn(move || looks.watch(&pods));
     let served = runtime.block_on(async { serve(&folder, allocator, terms, ended()?).await });
     // Calls to the agent may be under way: the next plugin finds what they leave.
     runtime.shutdown_background();
@@ -142,40 +172,59 @@ fn alone(folder: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Looks at the devices once.
-fn look(allocator: &Allocator, config: &Config, only: &[String]) -> Result<(), Fault> {
-    let mut devices = allocator.devices()?;
-    let is_meant = |uuid: &str| {
-        only.is_empty()
-            || only
-                .iter()
-                .any(|start| !start.is_empty() && uuid.starts_with(start.as_str()))
-    };
-    devices.retain(|device| is_meant(&device.uuid));
-    allocator.set(resources(&devices, config)?);
-    Ok(())
+/// Looks at devices and pods.
+struct Looks {
+    allocator: Arc<Allocator>,
+    granted: Option<Arc<Granted>>,
+    config: Config,
+    only: Vec<String>,
+    /// What the node's annotation was told last.
+    told: Option<String>,
 }
 
-/// Looks at devices and pods for ever. What goes wrong is said once, until it changes.
-fn watch(allocator: &Allocator, config: &Config, only: &[String], pods: &PodList) {
-    let (mut said, mut trouble) = (Said::default(), Said::default());
-    for turn in 0_u64.. {
-        said.say(
-            look(allocator, config, only)
-                .err()
-                .as_ref()
-                .map(line)
-                .unwrap_or_default(),
-        );
-        let mut failed = allocator.restore();
-        if let Some(pods) = pods.ask().filter(|_| turn % SWEEP == SWEEP - 1) {
-            let (done, more) = allocator.sweep(&pods);
-            for slice in done {
-                remark(&format!("ended slice {slice}: no pod has it"));
+impl Looks {
+    /// Looks at the devices once; the devices.
+    fn look(&self) -> Result<Vec<DeviceRecord>, Fault> {
+        let mut devices = self.allocator.devices()?;
+        let is_meant = |uuid: &str| {
+            self.only.is_empty()
+                || self
+                    .only
+                    .iter()
+                    .any(|start| !start.is_empty() && uuid.starts_with(start.as_str()))
+        };
+        devices.retain(|device| is_meant(&device.uuid));
+        let found = match &self.granted {
+            Some(_) => vec![counted(&devices)],
+            None => resources(&devices, &self.config)?,
+        };
+        self.allocator.set(found);
+        Ok(devices)
+    }
+
+    /// Looks for ever. What goes wrong is said once, until it changes.
+    fn watch(&mut self, pods: &PodList) {
+        let (mut said, mut trouble) = (Said::default(), Said::default());
+        for turn in 0_u64.. {
+            if turn % TELL == 0 {
+                // Whatever others wrote there meanwhile.
+                self.told = None;
             }
-            failed.extend(more);
+            let looked = self.look().and_then(|devices| match &self.granted {
+                Some(granted) => granted.announce(&devices, &mut self.told),
+                None => Ok(()),
+            });
+            said.say(looked.err().as_ref().map(line).unwrap_or_default());
+            let mut failed = self.allocator.restore();
+            if let Some(pods) = pods.ask().filter(|_| turn % SWEEP == SWEEP - 1) {
+                let (done, more) = self.allocator.sweep(&pods);
+                for slice in done {
+                    remark(&format!("ended slice {slice}: no pod has it"));
+                }
+                failed.extend(more);
+            }
+            trouble.say(failed.iter().map(line).collect::<Vec<_>>().join("; "));
+            std::thread::sleep(LOOK);
         }
-        trouble.say(failed.iter().map(line).collect::<Vec<_>>().join("; "));
-        std::thread::sleep(LOOK);
     }
 }

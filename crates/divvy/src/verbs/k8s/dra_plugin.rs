@@ -50,7 +50,7 @@ const SWEEP: u64 = 6;
 
 /// Serves the kubelet.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let name = name(args)?;
+    let name = node_name(args.node.as_deref())?;
     let folders = Folders::find(&args.kubelet_dir)?;
     // An unusable setting is better reported now than by the first pod.
     drop(context.agent()?);
@@ -84,8 +84,14 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     served.map(|()| 0)
 }
 
-fn name(args: &Args) -> Result<String, Fault> {
-    let named = args.node.clone().or_else(|| std::env::var("NODE_NAME").ok());
+/// This node's name: as it was given, as NODE_NAME has it, or the host's.
+///
+/// # Errors
+/// [`Code::Usage`] for what is no name.
+pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
+    let named = given
+        .map(str::to_owned)
+        .or_else(|| std::env::var("NODE_NAME").ok());
     let name = match named {
         Some(name) => name,
         None => std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -113,7 +119,7 @@ fn look(node: &Node, most_cores: u64, mut watch: Watch, pods: &PodList) {
             watch.note(node.name(), devices, now);
         }
         let done = devices.and_then(|devices| {
-            let published = publisher.publish(&devices);
+            let published = publisher.publish_if_due(&devices);
             published.map_err(|refusal| {
                 Fault::new(Code::Cluster, "this node's devices cannot be published")
                     .cause(refusal.to_string())

@@ -1,11 +1,13 @@
 //! `divvy k8s extender`: the scheduler extender, for clusters without DRA.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use divvy_kube::extender::service::Extender;
 use divvy_kube::extender::watching::{LivePods, begin, follow_nodes, follow_pods, settle};
-use divvy_kube::https::{Remark, serve};
+use divvy_kube::grants::{Believed, Signer};
+use divvy_kube::https::{Callers, Remark, serve};
 use divvy_kube::live;
 use divvy_model::{Code, Fault};
 use tokio::sync::Semaphore;
@@ -17,30 +19,36 @@ use crate::report::remark;
 /// Flags of `divvy k8s extender`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
-  divvy k8s extender
-  divvy k8s extender --listen 0.0.0.0:8444 --tls-cert tls.crt --tls-key tls.key --client-ca scheduler-ca.crt
+  divvy k8s extender --grant-key grant.key --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --client-name system:kube-scheduler
+  divvy k8s extender --grant-key grant.key --plain-http      # beside the scheduler, at loopback
 
 kube-scheduler calls /filter, /prioritize and /bind: docs/kubernetes.md has its configuration. One runs at a time.")]
 pub struct Args {
     /// Where it listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:18888")]
     listen: SocketAddr,
+    /// The key that signs what pods have (PEM, by `divvy k8s grant-key`)
+    #[arg(long, value_name = "FILE")]
+    grant_key: PathBuf,
+    /// Public keys that have signed before: what they signed counts still
+    #[arg(long, value_name = "FILE")]
+    earlier_grant_keys: Option<PathBuf>,
+    /// Listen without TLS, at loopback only: every process of this host can have pods bound
+    #[arg(long, conflicts_with = "tls_cert")]
+    plain_http: bool,
     #[command(flatten)]
     serving: Serving,
 }
 
 /// Serves until it is told to end.
 pub fn run(args: &Args) -> Result<u8, Fault> {
-    // It binds pods for its callers, so it has to know them.
-    if !args.listen.ip().is_loopback() && !args.serving.knows_clients() {
-        return Err(Fault::new(
-            Code::Usage,
-            format!("at {} every host could have pods bound", args.listen),
-        )
-        .hint(
-            "listen at 127.0.0.1 beside the scheduler, or give --client-ca with --tls-cert and --tls-key",
-        ));
-    }
+    known(args)?;
+    let signer = Signer::read(&args.grant_key)?;
+    let earlier = args
+        .earlier_grant_keys
+        .as_deref()
+        .map(Believed::read)
+        .transpose()?;
     let tls = args.serving.tls();
     if let Some(files) = &tls {
         files.read()?;
@@ -52,7 +60,12 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             live::client(None).await?,
         );
         let pods = Arc::new(LivePods::new(client.clone()));
-        let extender = Arc::new(Extender::new(pods, args.serving.terms()?));
+        let extender = Arc::new(Extender::new(
+            pods,
+            args.serving.terms()?,
+            signer,
+            earlier.unwrap_or_default(),
+        ));
         let remark: Remark = Arc::new(remark);
         // What an earlier extender sent cannot land any more, and then what has landed is read.
         begin(&client, &extender).await.map_err(|refusal| {
@@ -81,8 +94,31 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         }
         tokio::spawn(settle(extender.clone()));
         let listener = listen(args.listen).await?;
-        serve(listener, tls, extender, remark, ended).await
+        serve(listener, tls, args.serving.callers(), extender, remark, ended).await
     });
     runtime.shutdown_background();
     served.map(|()| 0)
+}
+
+/// It binds pods for its callers, so it has to know them.
+fn known(args: &Args) -> Result<(), Fault> {
+    if args.plain_http {
+        return match args.listen.ip().is_loopback() {
+            true => Ok(()),
+            false => Err(Fault::new(
+                Code::Usage,
+                format!("without TLS at {} every host could have pods bound", args.listen),
+            )
+            .hint("--plain-http is for 127.0.0.1, beside the scheduler")),
+        };
+    }
+    if matches!(args.serving.callers(), Callers::Named(_)) {
+        return Ok(());
+    }
+    Err(
+        Fault::new(Code::Usage, "the extender binds pods for its callers, and has to know them").hint(
+            "give --tls-cert, --tls-key, --client-ca and --client-name (kube-scheduler's certificate has the name \
+             system:kube-scheduler), or --plain-http at loopback",
+        ),
+    )
 }

@@ -3,6 +3,7 @@
 mod device_plugin;
 mod dra_plugin;
 mod extender;
+mod grant_key;
 mod host;
 mod metrics;
 mod migrate;
@@ -52,6 +53,8 @@ enum Verb {
     Webhook(webhook::Args),
     /// Serve the scheduler as an extender, for clusters without DRA
     Extender(extender::Args),
+    /// Make the key by which the extender signs what pods have
+    GrantKey(grant_key::Args),
 }
 
 /// Does it; the exit status.
@@ -68,6 +71,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::Migrate(args) => migrate::run(args, context),
         Verb::Webhook(args) => webhook::run(args),
         Verb::Extender(args) => extender::run(args),
+        Verb::GrantKey(args) => grant_key::run(args),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use divvy_kube::https::TlsFiles;
+use divvy_kube::https::{Callers, TlsFiles};
 use divvy_kube::names::Terms;
 use divvy_model::{Code, Fault, MemoryAmount};
 use tokio::net::TcpListener;
@@ -21,6 +21,9 @@ pub struct Serving {
     /// Clients need a certificate that one of these signed
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     client_ca: Option<PathBuf>,
+    /// Only clients with this common name in their certificate; may be given several times
+    #[arg(long, value_name = "NAME", requires = "client_ca")]
+    client_name: Vec<String>,
     /// The memory of the cluster's GPUs, for pods that ask for a percentage
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<MemoryAmount>,
@@ -42,9 +45,13 @@ impl Serving {
         })
     }
 
-    /// Whether clients have to show a certificate.
-    pub fn knows_clients(&self) -> bool {
-        self.client_ca.is_some()
+    /// Who may ask.
+    pub fn callers(&self) -> Callers {
+        match (&self.client_ca, self.client_name.is_empty()) {
+            (None, _) => Callers::All,
+            (Some(_), true) => Callers::Signed,
+            (Some(_), false) => Callers::Named(self.client_name.clone()),
+        }
     }
 
     /// What the administrator says of the cluster.

@@ -73,7 +73,16 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             let client = live::client(None).await?;
             tokio::spawn(follow(client, Arc::new(remark)));
         }
-        serve(listener, Some(tls), Arc::new(webhook), Arc::new(remark), ended()?).await
+        let (webhook, remark) = (Arc::new(webhook), Arc::new(remark));
+        serve(
+            listener,
+            Some(tls),
+            args.serving.callers(),
+            webhook,
+            remark,
+            ended()?,
+        )
+        .await
     });
     runtime.shutdown_background();
     served.map(|()| 0)

@@ -22,22 +22,22 @@ use crate::pods::Pods;
 use crate::state::State;
 
 #[derive(Default)]
-struct World {
-    slices: Vec<SliceRecord>,
-    made: u32,
+pub(crate) struct World {
+    pub(crate) slices: Vec<SliceRecord>,
+    pub(crate) made: u32,
     busy: bool,
-    full_after: Option<usize>,
+    pub(crate) full_after: Option<usize>,
 }
 
 #[derive(Clone, Default)]
-struct StandIn(Arc<Mutex<World>>);
+pub(crate) struct StandIn(Arc<Mutex<World>>);
 
 impl StandIn {
-    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> std::sync::MutexGuard<'_, World> {
         self.0.lock().expect("a lock")
     }
 
-    fn terms(&self) -> Vec<(Bytes, Option<Compute>, usize)> {
+    pub(crate) fn terms(&self) -> Vec<(Bytes, Option<Compute>, usize)> {
         let world = self.world();
         let of = |slice: &SliceRecord| {
             (
@@ -188,6 +188,7 @@ impl Bench {
         let terms = Terms {
             choice: Choice::Distinct,
             annotations,
+            granted: None,
             line: |fault| fault.message.clone(),
             log: Arc::new(|_| {}),
         };
@@ -210,7 +211,7 @@ impl Bench {
     }
 }
 
-fn open(stand_in: &StandIn, records: &tempfile::TempDir) -> Arc<Allocator> {
+pub(crate) fn open(stand_in: &StandIn, records: &tempfile::TempDir) -> Arc<Allocator> {
     let state = State::open(records.path()).expect("records");
     Arc::new(Allocator::open(Box::new(stand_in.clone()), state).expect("an allocator"))
 }
@@ -373,6 +374,31 @@ fn a_kubelet_that_starts_again_has_the_plugin_registered_again() {
         let (told, _) = bench.kubelet.next().await;
         assert_eq!(told.resource_name, "nvidia.com/gpu");
     });
+}
+
+/// The kubelet is told to ask before a container starts, and of ids that say nothing about devices.
+#[test]
+fn granted_slices_are_asked_for_before_the_start() {
+    let terms = |granted| Terms {
+        choice: Choice::Distinct,
+        annotations: false,
+        granted,
+        line: |fault| fault.message.clone(),
+        log: Arc::new(|_| {}),
+    };
+    let none = terms(None);
+    assert!(!is_granted(RESOURCE, &none) && !options(false).pre_start_required);
+    let (of, not) = (options(true), options(false));
+    assert!(of.pre_start_required && !of.get_preferred_allocation_available);
+    assert!(not.get_preferred_allocation_available);
+    let mut local = device(0);
+    local.hardware.get_or_insert_default().numa_node = Some(1);
+    let counted = super::super::granted::counted(&[local.clone()]);
+    let told = Plugin::list(RESOURCE, &[counted]);
+    assert_eq!(told.devices.len(), 16);
+    assert!(told.devices.iter().all(|device| device.topology.is_none()));
+    let told = Plugin::list("nvidia.com/gpu", &with("", &[local]));
+    assert!(told.devices[0].topology.is_some());
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use divvy_placement::fallback::Gpu;
 use proptest::prelude::*;
 
-use super::super::objects::GRANTS;
 use super::*;
+use crate::grants::{GRANTS, SIGNATURE, Signed};
 
 /// An API server: pods with versions, binds that may get lost or land late.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Server {
         }
         spec.node_name = Some(binding.node.clone());
         pod.metadata.resource_version = self.next();
-        pod.metadata.annotations = Some([(GRANTS.to_owned(), binding.grants.clone())].into());
+        pod.metadata.annotations = Some(written(&binding.grants));
         Ok(())
     }
 }
@@ -93,6 +93,19 @@ impl Pods for Server {
     }
 }
 
+/// A Binding's annotations.
+fn written(signed: &Signed) -> BTreeMap<String, String> {
+    [(GRANTS, &signed.text), (SIGNATURE, &signed.signature)]
+        .map(|(name, text)| (name.to_owned(), text.clone()))
+        .into()
+}
+
+/// One key for all extenders of a process.
+fn signer() -> Signer {
+    static KEY: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| Signer::make().expect("a key").0);
+    Signer::of(KEY.as_bytes()).expect("a key")
+}
+
 fn gpus(count: usize) -> Vec<Gpu> {
     (0..count)
         .map(|index| Gpu {
@@ -106,7 +119,7 @@ fn gpus(count: usize) -> Vec<Gpu> {
 }
 
 fn extender(server: &Arc<Server>, nodes: usize) -> Extender {
-    let extender = Extender::new(server.clone(), Terms::default());
+    let extender = Extender::new(server.clone(), Terms::default(), signer(), Believed::default());
     for node in 0..nodes {
         extender.ledger(|ledger| ledger.node(&format!("n{node}"), gpus(2)));
     }
@@ -122,13 +135,20 @@ fn bind(name: &str, node: &str) -> Bind {
     }
 }
 
+/// What a pod on a node has, by its annotation: here none is forged, and checking each signature takes a minute.
+fn truth(pod: &Pod) -> Option<Granted> {
+    pod.spec.as_ref()?.node_name.as_ref()?;
+    let text = pod.metadata.annotations.as_ref()?.get(GRANTS)?;
+    Some(serde_json::from_str(text).expect("grants"))
+}
+
 /// What pods on nodes have, as the API server has it: never more than a device has.
 fn within_capacity(server: &Server) -> Result<(), String> {
     let mut used: BTreeMap<(String, String), (u64, u64, u64)> = BTreeMap::new();
     for pod in server.pods.lock().expect("pods").values() {
-        if let Some((node, grants)) = grants(pod).expect("understood") {
-            for grant in grants {
-                let one = used.entry((node.clone(), grant.uuid)).or_default();
+        if let Some(granted) = truth(pod) {
+            for grant in granted.grants {
+                let one = used.entry((granted.node.clone(), grant.uuid)).or_default();
                 *one = (one.0 + grant.memory_mib, one.1 + grant.cores, one.2 + 1);
             }
         }
@@ -246,40 +266,82 @@ fn a_bind_that_was_not_answered_keeps_its_devices_until_it_is_known() {
 fn grants_that_an_author_wrote_count_for_nothing() {
     let server = Arc::new(Server::default());
     let extender = extender(&server, 1);
-    let written = |name: &str, node: Option<&str>, grants: Value| {
+    let write = |name: &str, node: Option<&str>, annotations: BTreeMap<String, String>| {
         let mut pods = server.pods.lock().expect("pods");
         let pod = pods.get_mut(name).expect("there");
         if let Some(node) = node {
             pod.spec.as_mut().expect("a spec").node_name = Some(node.into());
         }
-        pod.metadata.annotations = Some([(GRANTS.to_owned(), grants.to_string())].into());
+        pod.metadata.annotations = Some(annotations);
         pod.clone()
     };
     let used = || -> u64 {
         let of_node = extender.look(|ledger| ledger.used("n0"));
         of_node.iter().map(|(_, used)| used.memory_mib).sum()
     };
-    let grant = |memory: u64, whole: bool| json!([{"container": "c", "uuid": "GPU-0", "memoryMiB": memory, "cores": 0, "whole": whole}]);
-    server.add("forger", 10, 0);
-    for forged in [grant(1000, false), grant(10, true), json!([])] {
-        let said = extender.pod(&written("forger", Some("n0"), forged));
-        assert!(said.expect_err("a remark").contains("not what it asks for"));
-        assert_eq!(used(), 0, "it blocks nothing");
-    }
     server.add("a", 600, 0);
     extender.bind(&bind("a", "n0")).expect("bound");
     let bound = server.pods.lock().expect("pods")["a"].clone();
     extender.pod(&bound).expect("understood");
-    for later in [json!([]), json!("x"), grant(0, false)] {
-        extender.pod(&written("a", None, later)).expect("no matter");
+    let real = bound.metadata.annotations.clone().expect("some");
+    // Its own word, another pod's grants, a key of its own: none blocks a device.
+    server.add("forger", 10, 0);
+    let own = Signer::of(Signer::make().expect("a key").0.as_bytes()).expect("a key");
+    let text = real[GRANTS].replace("uid-a", "uid-forger");
+    let granted: Granted = serde_json::from_str(&text).expect("grants");
+    let unsigned: BTreeMap<String, String> = [(GRANTS.to_owned(), text)].into();
+    for forged in [unsigned, real, written(&own.sign(&granted).expect("signed"))] {
+        let said = extender.pod(&write("forger", Some("n0"), forged));
+        assert!(said.expect_err("a remark").contains("count for nothing"));
+        assert_eq!(used(), 600, "it blocks nothing");
+    }
+    for later in ["[]", "x", "{}"] {
+        let later = [(GRANTS.to_owned(), later.to_owned())].into();
+        extender.pod(&write("a", None, later)).expect("no matter");
         assert_eq!(used(), 600, "it gives nothing back");
     }
-    // A caller of /bind names another pod's UID.
+}
+
+/// The bind landed, no answer came, and the author wrote over the grants before the extender looked.
+#[test]
+fn an_author_that_writes_over_a_bind_in_doubt_frees_nothing() {
+    for settles in [false, true] {
+        let server = Arc::new(Server::default());
+        let extender = extender(&server, 1);
+        server.add("a", 600, 0);
+        *server.fates.lock().expect("fates") = vec![2];
+        extender.bind(&bind("a", "n0")).expect_err("no answer");
+        let pod = {
+            let mut pods = server.pods.lock().expect("pods");
+            let pod = pods.get_mut("a").expect("there");
+            pod.metadata.annotations = Some([(GRANTS.to_owned(), "[]".to_owned())].into());
+            pod.clone()
+        };
+        match settles {
+            true => assert_eq!(extender.settle(), 1),
+            false => extender.pod(&pod).expect("what was assumed"),
+        }
+        let of_node = extender.look(|ledger| ledger.used("n0"));
+        assert_eq!(of_node.iter().map(|(_, used)| used.memory_mib).sum::<u64>(), 600);
+        assert!(extender.look(|ledger| ledger.is_confirmed("uid-a")));
+    }
+}
+
+/// A caller of /bind names another pod's UID beside a name of its own.
+#[test]
+fn a_bind_that_names_another_pods_uid_drops_nothing_of_that_pod() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 1);
+    server.add("a", 600, 0);
     server.add("b", 10, 0);
+    // In doubt: it may land yet.
+    *server.fates.lock().expect("fates") = vec![3];
+    extender.bind(&bind("a", "n0")).expect_err("no answer");
     let mut other = bind("b", "n0");
     other.uid = "uid-a".into();
     extender.bind(&other).expect_err("another");
-    assert_eq!(used(), 600);
+    let used = extender.look(|ledger| ledger.used("n0"));
+    assert_eq!(used.iter().map(|(_, used)| used.memory_mib).sum::<u64>(), 600);
 }
 
 #[test]
@@ -381,9 +443,9 @@ proptest! {
         for node in ["n0", "n1"] {
             for (gpu, used) in extender.ledger(|ledger| ledger.used(node)) {
                 let pods = server.pods.lock().expect("pods");
-                let truth: u64 = pods.values().filter_map(|pod| grants(pod).expect("understood"))
-                    .filter(|(of, _)| of == node)
-                    .flat_map(|(_, grants)| grants)
+                let truth: u64 = pods.values().filter_map(truth)
+                    .filter(|granted| granted.node == node)
+                    .flat_map(|granted| granted.grants)
                     .filter(|grant| grant.uuid == gpu.uuid)
                     .map(|grant| grant.memory_mib)
                     .sum();

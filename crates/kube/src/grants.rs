@@ -1,0 +1,326 @@
+//! A pod's grants: which parts of which devices its containers have. The extender signs them, and a node's device plugin makes
+//! slices of signed ones only. A pod's author can write any annotation, but has no key.
+//!
+//! What is signed names the pod by its UID and its node, so that grants of one pod mean nothing on another.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use divvy_model::{Code, Fault};
+use divvy_placement::fallback::Grant;
+use k8s_openapi::api::core::v1::Pod;
+use ring::rand::SystemRandom;
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
+use serde::{Deserialize, Serialize};
+
+/// The annotation of a pod with what it has, which comes with its node in one write: the Binding's annotations are the pod's.
+pub const GRANTS: &str = "gpu.divvy.dev/grants";
+/// The annotation with the signature of the other's text, in base64.
+pub const SIGNATURE: &str = "gpu.divvy.dev/grants-signature";
+/// The longest annotation that is read: Kubernetes' bound on all of an object's.
+const LONGEST: usize = 256 << 10;
+/// The largest file of keys.
+const LARGEST_FILE: u64 = 64 << 10;
+/// The most keys of a file.
+const MOST_KEYS: usize = 16;
+/// Comes before what is signed, so that a signature for one purpose serves no other.
+const PURPOSE: &[u8] = b"gpu.divvy.dev/grants v1\n";
+/// What comes before an Ed25519 key in SubjectPublicKeyInfo (RFC 8410): the algorithm, and the length of the key.
+const PUBLIC: [u8; 12] = [
+    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
+];
+
+/// What is signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Granted {
+    /// The pod's UID.
+    pub pod: String,
+    /// Its node.
+    pub node: String,
+    /// By container and device.
+    pub grants: Vec<Grant>,
+}
+
+/// Grants as the annotations have them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signed {
+    /// For [`GRANTS`].
+    pub text: String,
+    /// For [`SIGNATURE`].
+    pub signature: String,
+}
+
+/// Signs grants. Only the extender has it.
+pub struct Signer(Ed25519KeyPair);
+
+/// Keys whose grants are believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Believed(Vec<[u8; 32]>);
+
+impl Signer {
+    /// Makes a key: its file, and that of its public key, both PEM.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] where the kernel gives no random bytes.
+    pub fn make() -> Result<(String, String), Fault> {
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
+        let made = made.map_err(|_| Fault::new(Code::Internal, "no key could be made"))?;
+        let pair = Ed25519KeyPair::from_pkcs8(made.as_ref())
+            .map_err(|_| Fault::new(Code::Internal, "the key that was made is none"))?;
+        let public = [&PUBLIC[..], pair.public_key().as_ref()].concat();
+        Ok((pem("PRIVATE KEY", made.as_ref()), pem("PUBLIC KEY", &public)))
+    }
+
+    /// Of PEM text, PKCS#8, as [`Self::make`] and `openssl genpkey -algorithm ed25519` write it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of(text: &[u8]) -> Result<Self, String> {
+        let key = PrivatePkcs8KeyDer::from_pem_slice(text).map_err(|error| error.to_string())?;
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(key.secret_pkcs8_der());
+        pair.map(Self)
+            .map_err(|error| format!("it is no Ed25519 key: {error}"))
+    }
+
+    /// Of a file.
+    ///
+    /// # Errors
+    /// [`Code::Usage`] with the file and what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        contents(path).and_then(|text| Self::of(&text).map_err(|why| wrong(path, &why)))
+    }
+
+    /// Signs what a pod has.
+    ///
+    /// # Errors
+    /// None that can happen: grants are always JSON.
+    pub fn sign(&self, granted: &Granted) -> Result<Signed, String> {
+        let text = serde_json::to_string(granted).map_err(|error| error.to_string())?;
+        let signature = self.0.sign(&[PURPOSE, text.as_bytes()].concat());
+        Ok(Signed {
+            text,
+            signature: STANDARD.encode(signature.as_ref()),
+        })
+    }
+
+    /// Its own public key.
+    #[must_use]
+    pub fn believed(&self) -> Believed {
+        Believed(self.0.public_key().as_ref().try_into().into_iter().collect())
+    }
+}
+
+impl Believed {
+    /// Of PEM text with one or more public keys.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of(text: &[u8]) -> Result<Self, String> {
+        let mut keys = Vec::new();
+        for key in SubjectPublicKeyInfoDer::pem_slice_iter(text) {
+            let key = key.map_err(|error| error.to_string())?;
+            let plain = key.strip_prefix(&PUBLIC).and_then(|key| key.try_into().ok());
+            keys.push(plain.ok_or("one of its keys is no Ed25519 key")?);
+        }
+        match keys.len() {
+            0 => Err("it has no public key".into()),
+            1..=MOST_KEYS => Ok(Self(keys)),
+            _ => Err(format!("it has more than {MOST_KEYS} keys")),
+        }
+    }
+
+    /// Of a file.
+    ///
+    /// # Errors
+    /// [`Code::Usage`] with the file and what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, Fault> {
+        contents(path).and_then(|text| Self::of(&text).map_err(|why| wrong(path, &why)))
+    }
+
+    /// These keys too.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
+    /// What the pod was granted; none where nothing was written.
+    ///
+    /// # Errors
+    /// Why what is written there counts for nothing.
+    pub fn granted(&self, pod: &Pod) -> Result<Option<Granted>, String> {
+        let annotation = |name: &str| pod.metadata.annotations.as_ref().and_then(|all| all.get(name));
+        let Some(text) = annotation(GRANTS) else {
+            return Ok(None);
+        };
+        let signature = annotation(SIGNATURE).ok_or("its grants are not signed, and count for nothing")?;
+        if text.len() > LONGEST {
+            return Err(format!("{GRANTS} is too long"));
+        }
+        let forged = || "its grants are not what the extender signed, and count for nothing".to_owned();
+        let signature = STANDARD.decode(signature).map_err(|_| forged())?;
+        let message = [PURPOSE, text.as_bytes()].concat();
+        let is_its = |key: &[u8; 32]| {
+            UnparsedPublicKey::new(&ED25519, key)
+                .verify(&message, &signature)
+                .is_ok()
+        };
+        if !self.0.iter().any(is_its) {
+            return Err(forged());
+        }
+        let granted: Granted = serde_json::from_str(text).map_err(|error| format!("{GRANTS}: {error}"))?;
+        if pod.metadata.uid.as_deref() != Some(&*granted.pod) {
+            return Err("its grants are another pod's, and count for nothing".into());
+        }
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        match node == Some(&*granted.node) {
+            true => Ok(Some(granted)),
+            false => Err("its grants are for another node, and count for nothing".into()),
+        }
+    }
+}
+
+fn pem(what: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<String> = text
+        .as_bytes()
+        .chunks(64)
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect();
+    format!(
+        "-----BEGIN {what}-----\n{}\n-----END {what}-----\n",
+        lines.join("\n")
+    )
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>, Fault> {
+    let facts = std::fs::metadata(path).map_err(|error| wrong(path, &error.to_string()))?;
+    if !facts.is_file() || facts.len() > LARGEST_FILE {
+        return Err(wrong(path, "it is no file of a key's size"));
+    }
+    std::fs::read(path).map_err(|error| wrong(path, &error.to_string()))
+}
+
+fn wrong(path: &Path, why: &str) -> Fault {
+    Fault::new(
+        Code::Usage,
+        format!("`{}` cannot be used for grants", path.display()),
+    )
+    .cause(why)
+    .hint("`divvy k8s grant-key` makes both files: Ed25519, as PEM")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(uid: &str, node: &str, signed: &Signed) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"uid": uid, "annotations": {GRANTS: signed.text, SIGNATURE: signed.signature}},
+            "spec": {"nodeName": node, "containers": []},
+        }))
+        .expect("a pod")
+    }
+
+    fn made() -> (Signer, Believed) {
+        let (private, public) = Signer::make().expect("a key");
+        let signer = Signer::of(private.as_bytes()).expect("a key");
+        let believed = Believed::of(public.as_bytes()).expect("a key");
+        assert_eq!(signer.believed(), believed);
+        (signer, believed)
+    }
+
+    #[test]
+    fn only_what_was_signed_for_this_pod_on_this_node_counts() {
+        let (signer, believed) = made();
+        let granted = Granted {
+            pod: "u-1".into(),
+            node: "a".into(),
+            grants: vec![Grant {
+                container: "c".into(),
+                uuid: "GPU-1".into(),
+                memory_mib: 10,
+                cores: 5,
+                whole: false,
+            }],
+        };
+        let signed = signer.sign(&granted).expect("signed");
+        assert_eq!(
+            believed.granted(&pod("u-1", "a", &signed)),
+            Ok(Some(granted.clone()))
+        );
+        assert_eq!(believed.granted(&Pod::default()), Ok(None));
+        let with = |text: String, signature: &str| Signed {
+            text,
+            signature: signature.to_owned(),
+        };
+        let (other, _) = made();
+        let larger = signed.text.replace("\"memoryMiB\":10", "\"memoryMiB\":99");
+        assert_ne!(larger, signed.text);
+        for (forged, words) in [
+            (pod("u-2", "a", &signed), "another pod's"),
+            (pod("u-1", "b", &signed), "another node"),
+            (
+                pod("u-1", "a", &with(larger, &signed.signature)),
+                "not what the extender signed",
+            ),
+            (
+                pod("u-1", "a", &with(signed.text.clone(), "")),
+                "not what the extender signed",
+            ),
+            (
+                pod("u-1", "a", &with(signed.text.clone(), "!")),
+                "not what the extender signed",
+            ),
+            (
+                pod("u-1", "a", &other.sign(&granted).expect("signed")),
+                "not what the extender signed",
+            ),
+        ] {
+            let said = believed.granted(&forged).expect_err(words);
+            assert!(said.contains(words), "{said}");
+        }
+        let mut unsigned = pod("u-1", "a", &signed);
+        unsigned
+            .metadata
+            .annotations
+            .as_mut()
+            .expect("some")
+            .remove(SIGNATURE);
+        assert!(
+            believed
+                .granted(&unsigned)
+                .expect_err("unsigned")
+                .contains("not signed")
+        );
+        // A key that takes the place of another: both are believed for a while.
+        let both = other.believed().and(believed);
+        assert!(both.granted(&pod("u-1", "a", &signed)).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        let (private, public) = Signer::make().expect("a key");
+        for text in ["", "x", &public, &private[..40]] {
+            assert!(Signer::of(text.as_bytes()).is_err(), "{text}");
+        }
+        let rsa = pem(
+            "PUBLIC KEY",
+            &[
+                0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01,
+            ],
+        );
+        for text in ["", &private, &rsa, &public.repeat(17)] {
+            assert!(Believed::of(text.as_bytes()).is_err(), "{text}");
+        }
+        assert_eq!(Believed::of(public.repeat(2).as_bytes()).expect("two").0.len(), 2);
+        let missing = Signer::read(Path::new("/nowhere/key")).err().expect("no file");
+        assert_eq!(missing.code, Code::Usage);
+    }
+}
