@@ -83,6 +83,16 @@ pub fn for_tests() -> anyhow::Result<()> {
                 "the tests with virtual machines",
             )?;
         }
+        // They hold what `divvy vm args` writes to libvirt's schema, and to another reading of the host's processors.
+        if !["virsh", "xmllint", "hwloc-calc"]
+            .iter()
+            .all(|program| is_installed(program))
+        {
+            debian::install(
+                &["libvirt-clients", "libxml2-utils", "hwloc-nox"],
+                "the tests of what machines are told",
+            )?;
+        }
         debian::kernel()?;
     }
     // The index of Python packages has its sources only, which would have to be run to be installed.

@@ -69,7 +69,7 @@ pub enum Verb {
     Remote(remote::Args),
     /// Give programs of a virtual machine a slice of a device: run, kit
     Guest(guest::Args),
-    /// Give virtual machines whole GPUs: doctor, bind, unbind, status, restore
+    /// Give virtual machines whole GPUs: doctor, prepare, bind, args
     Vm(vm::Args),
     /// Give pods of a Kubernetes cluster slices: dra-plugin
     K8s(k8s::Args),

@@ -36,6 +36,7 @@ schemas! {
     MigDeviceList
     MigPlan
     MpsStatus
+    NovaMistakeList
     PartitionList
     PodSliceList
     RunPlan
@@ -47,6 +48,7 @@ schemas! {
     VgpuList
     VisibleDevices
     VmGroupList
+    VmPlan
     VmReport
 }
 

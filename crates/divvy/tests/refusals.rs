@@ -30,6 +30,25 @@ fn sizes_that_are_none() {
 }
 
 #[test]
+fn a_machine_of_its_own_where_there_can_be_none() {
+    let host = Host::new();
+    let tree = divvy_host::built::Built::desktop(host.folder().join("desktop"));
+    tree.remove("sys/kernel/iommu_groups");
+    let output = host
+        .divvy(&["run", "--isolation", "vm", "--", "true"])
+        .env("DIVVY_SYSROOT", tree.root())
+        .output()
+        .expect("divvy starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(
+        said.starts_with("error[D0022]: this host cannot give a device to a virtual machine: ")
+            && said.contains("divvy vm doctor"),
+        "{said}"
+    );
+}
+
+#[test]
 fn devices_that_are_none() {
     let host = Host::new();
     for (selector, code) in [

@@ -156,7 +156,9 @@ fn unused(root: &Sysroot, functions: &[Function]) -> Result<(), Fault> {
     };
     let message = match first {
         Holder::Process { file, .. } if file.starts_with("/dev/vfio") => "a virtual machine has the device",
-        Holder::Process { .. } | Holder::Disk { .. } | Holder::Link { .. } => "the device is in use",
+        Holder::Process { .. } | Holder::Disk { .. } | Holder::Virtual { .. } | Holder::Link { .. } => {
+            "the device is in use"
+        }
     };
     Err(Fault::new(Code::VmHeld, message)
         .cause(format!("{first}{more}"))
@@ -454,6 +456,13 @@ fn to_kernel(root: &Sysroot, kernel: &mut dyn Kernel, addresses: &[String]) -> V
             {
                 left.push(format!("{}: {error}", step.as_shell()));
             }
+        }
+    }
+    for address in addresses {
+        if Function::read(root, address).is_some_and(|function| function.is_on_vfio()) {
+            left.push(format!(
+                "{address}: VFIO took it again, as `vfio-pci.ids` or a file of modprobe.d says for its id"
+            ));
         }
     }
     left

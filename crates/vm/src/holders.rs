@@ -1,4 +1,4 @@
-//! Who uses the functions of a group: processes, mounted disks, network links that are up.
+//! Who uses the functions of a group: processes, mounted disks, network links that are up, virtual functions.
 //!
 //! A driver is not taken off a device in use: NVIDIA's waits until the last program has ended, the kernel's sound drivers
 //! too, and a disk's file system is lost. Only root sees the open files of other users.
@@ -31,6 +31,13 @@ pub enum Holder {
         /// Where it is mounted, or what else holds it.
         place: String,
     },
+    /// Virtual functions of a card, which go when its driver goes.
+    Virtual {
+        /// The card's PCI address.
+        address: String,
+        /// How many there are.
+        count: u32,
+    },
     /// A network link that is up.
     Link {
         /// Its name, `eth0`.
@@ -43,6 +50,7 @@ impl fmt::Display for Holder {
         match self {
             Self::Process { pid, name, file } => write!(f, "process {pid} ({name}) has {file} open"),
             Self::Disk { disk, place } => write!(f, "{disk} is in use ({place})"),
+            Self::Virtual { address, count } => write!(f, "{address} has {count} virtual functions"),
             Self::Link { link } => write!(f, "the network link {link} is up"),
         }
     }
@@ -65,6 +73,9 @@ impl Holder {
                 _ => "end the process".into(),
             },
             Self::Disk { .. } => "unmount it; the disk that the host runs from cannot be given away".into(),
+            Self::Virtual { address, .. } => format!(
+                "end the machines on them, then `echo 0 > /sys/bus/pci/devices/{address}/sriov_numvfs`"
+            ),
             Self::Link { link } => format!("ip link set {link} down"),
         }
     }
@@ -77,8 +88,21 @@ pub fn holders(root: &Sysroot, functions: &[Function]) -> Vec<Holder> {
     for function in functions {
         files.extend(device_files(root, function));
     }
-    let mut found = processes(root, |file| files.contains(file));
+    let numbers: BTreeSet<u64> = match root.is_own() {
+        true => files.iter().filter_map(|file| number_of(file)).collect(),
+        false => BTreeSet::new(),
+    };
+    let mut found = processes(root, |file| files.contains(file), &numbers);
     for function in functions {
+        let count = root
+            .number::<u32>(&format!("{DEVICES}/{}/sriov_numvfs", function.address))
+            .unwrap_or(0);
+        if count > 0 {
+            found.push(Holder::Virtual {
+                address: function.address.clone(),
+                count,
+            });
+        }
         match function.kind() {
             Kind::Storage => found.extend(disks(root, function)),
             Kind::Network => found.extend(links(root, function)),
@@ -124,16 +148,31 @@ fn device_files(root: &Sysroot, function: &Function) -> Vec<String> {
     files
 }
 
+/// The number of a device file, major and minor: a container may have the device under another name.
+fn number_of(path: &str) -> Option<u64> {
+    let facts = rustix::fs::stat(path).ok()?;
+    let is_device =
+        rustix::fs::FileType::from_raw_mode(facts.st_mode) == rustix::fs::FileType::CharacterDevice;
+    is_device.then_some(facts.st_rdev)
+}
+
 /// The processes that have such files open.
-fn processes(root: &Sysroot, is_wanted: impl Fn(&str) -> bool) -> Vec<Holder> {
+fn processes(root: &Sysroot, is_wanted: impl Fn(&str) -> bool, numbers: &BTreeSet<u64>) -> Vec<Holder> {
     let mut found = Vec::new();
     let pids = root.names("proc").into_iter();
     for pid in pids.filter_map(|name| name.parse::<u32>().ok()) {
         let folder = format!("proc/{pid}/fd");
         let mut files = BTreeSet::new();
         for descriptor in root.names(&folder) {
-            let target = root.target(&format!("{folder}/{descriptor}"));
-            files.extend(target.filter(|target| is_wanted(target)));
+            let descriptor = format!("{folder}/{descriptor}");
+            // What is not below /dev is no device as a rule, and to look at it may wait for a server that is gone.
+            let same = |target: &str| {
+                !numbers.is_empty()
+                    && target.starts_with("/dev/")
+                    && number_of(&format!("/{descriptor}")).is_some_and(|number| numbers.contains(&number))
+            };
+            let target = root.target(&descriptor);
+            files.extend(target.filter(|target| is_wanted(target) || same(target)));
         }
         let Some(file) = files.pop_first() else { continue };
         let name = root.text(&format!("proc/{pid}/comm")).unwrap_or_default();
@@ -154,6 +193,14 @@ fn disks(root: &Sysroot, function: &Function) -> Vec<Holder> {
         let words: Vec<&str> = line.split(' ').collect();
         if let (Some(number), Some(place)) = (words.get(2), words.get(4)) {
             places.entry(number).or_insert(place);
+            // btrfs has a number of its own, and names its disk behind the dash.
+            let source = words
+                .iter()
+                .position(|word| *word == "-")
+                .and_then(|at| words.get(at + 2));
+            if let Some(source) = source {
+                places.entry(source).or_insert(place);
+            }
         }
     }
     let swaps = root.text("proc/swaps").unwrap_or_default();
@@ -161,7 +208,10 @@ fn disks(root: &Sysroot, function: &Function) -> Vec<Holder> {
     let disks = root.names("sys/class/block").into_iter().filter(below);
     let used = disks.filter_map(|disk| {
         let number = root.text(&format!("sys/class/block/{disk}/dev"));
-        let mounted = number.and_then(|number| places.get(number.as_str()).copied());
+        let by_name = format!("/dev/{disk}");
+        let mounted = number
+            .and_then(|number| places.get(number.as_str()).copied())
+            .or_else(|| places.get(by_name.as_str()).copied());
         let is_swap = swaps
             .lines()
             .any(|line| line.split_whitespace().next() == Some(&format!("/dev/{disk}")));
@@ -170,11 +220,22 @@ fn disks(root: &Sysroot, function: &Function) -> Vec<Holder> {
             (Some(place), ..) => format!("mounted at {}", place.replace(char::is_control, "?")),
             (None, true, _) => "swap".to_owned(),
             (None, false, Some(above)) => format!("a part of {above}"),
+            // ZFS and a second disk of btrfs are in neither list: the kernel knows.
+            (None, false, None) if root.is_own() && is_claimed(&by_name) => {
+                "claimed by a file system".to_owned()
+            }
             (None, false, None) => return None,
         };
         Some(Holder::Disk { disk, place })
     });
     used.collect()
+}
+
+/// Whether the kernel has claimed a block device for a file system or the like.
+fn is_claimed(path: &str) -> bool {
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).is_err_and(|errno| errno == rustix::io::Errno::BUSY)
 }
 
 /// Links of a network card that are up.
@@ -241,6 +302,15 @@ mod tests {
         );
         let net = "sys/devices/pci0000:00/0000:00:01.0/0000:03:00.0/net/eth0";
         built.file(&format!("{net}/flags"), "0x1003\n");
+        built.file(
+            "proc/self/mountinfo",
+            "22 1 259:2 / / rw - ext4 /dev/root rw\n30 1 0:25 / /data rw - btrfs /dev/sda1 rw\n",
+        );
+        built.link(
+            "sys/class/block/sda1",
+            "../../devices/pci0000:00/0000:00:01.0/0000:02:00.0/ata1/block/sda/sda1",
+        );
+        built.function_file("0000:01:00.0", "sriov_numvfs", "4\n");
         let root = Sysroot::at(folder.path());
         let all = Function::all(&root);
         let said: Vec<String> = holders(&root, &all).iter().map(ToString::to_string).collect();
@@ -250,7 +320,9 @@ mod tests {
                 "process 50 (python) has /dev/nvidia2 open",
                 "process 60 () has /dev/snd/pcmC1D3p open",
                 "process 70 () has /dev/vfio/7 open",
+                "0000:01:00.0 has 4 virtual functions",
                 "nvme0n1p2 is in use (mounted at /)",
+                "sda1 is in use (mounted at /data)",
                 "the network link eth0 is up",
             ]
         );

@@ -5,11 +5,15 @@
 //! - [`doctor`]: what keeps a GPU of this machine from a virtual one, in the order in which it is to be fixed.
 //! - [`bind`]: gives a group to vfio-pci, and takes it back. [`kernel`] is what is written, behind a trait; [`record`] is
 //!   what is remembered on disk.
+//! - [`machine`]: a machine to be, on the processors that [`cpus`] finds near its GPUs; [`output`] writes it for QEMU,
+//!   libvirt and others, [`openstack`] writes and checks what Nova is told.
+//! - [`prepare`]: what the start of a host is told, by the distribution, with a way back.
 //!
 //! docs/passthrough.md says how it is used, docs/adr/0060 why it is so.
 #![forbid(unsafe_code)]
 
 pub mod bind;
+pub mod cpus;
 pub mod distribution;
 pub mod doctor;
 pub mod driver;
@@ -17,6 +21,11 @@ pub mod function;
 pub mod group;
 pub mod holders;
 pub mod kernel;
+pub mod machine;
+pub mod openstack;
+pub mod output;
+pub mod prepare;
 pub mod record;
 pub mod restore;
 pub mod status;
+pub mod xml;

@@ -5,3 +5,4 @@ mod configure;
 mod engines;
 mod hosts;
 mod oci;
+mod virtual_machines;

@@ -45,6 +45,7 @@ pages! {
     install "docs/install.md"
     kubernetes "docs/kubernetes.md"
     nvml_coverage "docs/nvml-coverage.md"
+    openstack "docs/openstack.md"
     passthrough "docs/passthrough.md"
     remote "docs/remote.md"
     remote_coverage "docs/remote-coverage.md"

@@ -99,6 +99,10 @@ const KINDS: &[(&str, Body)] = &[
         Of("crates/divvy/src/verbs/gpu/mig.rs", "list::Body"),
     ),
     ("MigPlan", Of("crates/divvy/src/verbs/gpu/mig.rs", "plan::Body")),
+    (
+        "NovaMistakeList",
+        List("crates/vm/src/openstack/check.rs", "Mistake"),
+    ),
     ("MpsStatus", Of("crates/divvy/src/verbs/gpu/mps.rs", "Status")),
     (
         "PartitionList",
@@ -126,6 +130,7 @@ const KINDS: &[(&str, Body)] = &[
         Of("crates/divvy/src/verbs/environment.rs", "Shown"),
     ),
     ("VmGroupList", List("crates/vm/src/status.rs", "GroupStatus")),
+    ("VmPlan", Of("crates/vm/src/prepare/plan.rs", "Plan")),
     ("VmReport", Of("crates/divvy/src/verbs/vm/doctor.rs", "Body")),
 ];
 

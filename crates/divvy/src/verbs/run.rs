@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use divvy_agent::api::Standing;
 use divvy_agent::launch::{self, Helpers, Launch, Plan, Used};
 use divvy_model::{
-    Bytes, Code, ComputeTerms, DeviceKind, DeviceShare, Fault, MemoryAmount, ModeTerms, Policy, Selector,
-    SliceRequest,
+    Bytes, Code, ComputeTerms, DeviceKind, DeviceShare, Fault, Isolation, MemoryAmount, ModeTerms, Policy,
+    Selector, SliceRequest,
 };
 
 use crate::config::{Config, parse_duration};
@@ -289,6 +289,9 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
     let isolation = or_setting(args.terms.isolation, config, "isolation")?;
     request.terms.isolation = isolation.unwrap_or_default();
     request.isolation_unasked = isolation.is_none();
+    if isolation == Some(Isolation::Vm) && request.terms.policy == Policy::Strict {
+        return Err(super::vm::why_not());
+    }
     if args.whole {
         request.terms.whole = true;
         request.terms.compute = ComputeTerms::default();

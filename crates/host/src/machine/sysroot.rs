@@ -132,6 +132,22 @@ impl Sysroot {
         }
     }
 
+    /// A file's text as it is, of a list's length at most; None where there is none.
+    ///
+    /// # Errors
+    /// Whatever reading it meets but its absence; `InvalidData` for what is no text.
+    pub fn whole(&self, path: &str) -> io::Result<Option<String>> {
+        match self.bytes(path, LONGEST) {
+            Ok(bytes) => {
+                let text = String::from_utf8(bytes);
+                text.map(Some)
+                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes to a file that is there.
     ///
     /// # Errors

@@ -354,6 +354,22 @@ fn machines_that_cannot_are_told_why() {
 }
 
 #[test]
+fn what_the_boot_configuration_gave_to_vfio_stays_there_and_is_told() {
+    let mut played = Played::new(false);
+    played.vfio_ids = true;
+    for address in [GPU, AUDIO] {
+        let link = format!("sys/bus/pci/devices/{address}/driver");
+        played.built.remove(&link);
+        played.built.link(&link, "../../../../bus/pci/drivers/vfio-pci");
+    }
+    played.built.file("sys/bus/pci/drivers/vfio-pci/bind", "");
+    assert_eq!(state(&played), State::Bound);
+    let fault = try_unbind(&mut played).expect_err("VFIO takes it again");
+    assert!(fault.causes[0].contains("vfio-pci.ids"), "{fault:?}");
+    assert_eq!(played.driver(AUDIO).as_deref(), Some("snd_hda_intel"));
+}
+
+#[test]
 fn a_half_bound_group_is_made_whole() {
     let mut played = Played::new(false);
     try_bind(&mut played).expect("it goes");

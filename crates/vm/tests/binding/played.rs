@@ -35,6 +35,8 @@ pub struct Played {
     pub writes: Cell<usize>,
     /// A driver that binds nothing.
     pub broken: Option<&'static str>,
+    /// Whether the boot configuration gives the GPU's id to VFIO.
+    pub vfio_ids: bool,
     /// Whether the kernel has VFIO at all.
     pub has_vfio: bool,
 }
@@ -97,6 +99,7 @@ impl Played {
             trouble: Trouble::None,
             writes: Cell::new(0),
             broken: None,
+            vfio_ids: false,
             has_vfio: true,
         }
     }
@@ -162,7 +165,10 @@ impl Played {
         }
         let only = self.only(address).filter(|only| only != "(null)");
         let native = DRIVERS.iter().find(|(place, _)| *place == address);
-        let driver = only.or_else(|| native.map(|(_, driver)| (*driver).to_owned()));
+        let by_id = (self.vfio_ids && address == GPU).then(|| "vfio-pci".to_owned());
+        let driver = only
+            .or(by_id)
+            .or_else(|| native.map(|(_, driver)| (*driver).to_owned()));
         if let Some(driver) = driver
             && self.broken != Some(driver.as_str())
             && self.root().has(&format!("sys/bus/pci/drivers/{driver}"))

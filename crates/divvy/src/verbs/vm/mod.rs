@@ -1,7 +1,10 @@
 //! `divvy vm`: whole GPUs for virtual machines.
 
+mod args;
 mod bind;
 mod doctor;
+mod openstack;
+mod prepare;
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -9,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
+use divvy_vm::doctor::Verdict;
 
 use crate::context::Context;
 
@@ -18,6 +22,7 @@ use crate::context::Context;
   divvy vm doctor
   divvy vm bind 0000:65:00.0 --dry-run
   divvy vm bind 0000:65:00.0
+  divvy vm args 0000:65:00.0 --vcpus 6 --memory 32GiB
   divvy vm status
   divvy vm unbind 0000:65:00.0")]
 pub struct Args {
@@ -29,12 +34,18 @@ pub struct Args {
 enum Verb {
     /// Say what keeps a GPU of this machine from a virtual one, and what fixes it; changes nothing
     Doctor(doctor::Args),
+    /// Plan what the start of this machine has to be told, write it with backups, or put it back
+    Prepare(prepare::Args),
     /// Give a GPU and its whole IOMMU group to VFIO
     Bind(bind::Args),
     /// Give a group back to its first drivers
     Unbind(bind::Unbind),
     /// Show the groups with GPUs, and who has them
     Status(status::Args),
+    /// Print a machine with these GPUs for QEMU, libvirt, Cloud Hypervisor, KubeVirt or VMware
+    Args(args::Args),
+    /// Write Nova's files and OpenStack's commands for these GPUs, and check files there are
+    Openstack(openstack::Args),
     /// Put right what a crash left half done, and bind again what was bound before a restart of the machine
     Restore,
 }
@@ -43,11 +54,43 @@ enum Verb {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
         Verb::Doctor(args) => doctor::run(args, context),
+        Verb::Prepare(args) => prepare::run(args, context),
         Verb::Bind(args) => bind::bind(args, context),
         Verb::Unbind(args) => bind::unbind(args, context),
         Verb::Status(args) => status::run(args, context),
+        Verb::Args(args) => args::run(args, context),
+        Verb::Openstack(args) => openstack::run(args, context),
         Verb::Restore => bind::restore(context),
     }
+}
+
+/// Why `divvy run --isolation vm` runs nothing on this host, in one sentence.
+pub fn why_not() -> Fault {
+    let is_root = rustix::process::geteuid().is_root();
+    let report = divvy_vm::doctor::examine(&Sysroot::of_process(), None, is_root);
+    let able = report.reach.iter().find(|reach| reach.vm);
+    if let Some(able) = able {
+        let gpu = &able.gpu;
+        return Fault::new(
+            Code::NotEnforceable,
+            format!("`divvy run` starts no virtual machines itself, though {gpu} could go to one"),
+        )
+        .hint(format!(
+            "`divvy vm bind {gpu}`, then start a machine with what `divvy vm args {gpu}` prints, and the program in it"
+        ));
+    }
+    let mut failed = report
+        .checks
+        .iter()
+        .filter(|examined| examined.verdict == Verdict::Fail);
+    let why = failed
+        .next()
+        .map_or("it has no GPU", |examined| examined.detail.as_str());
+    Fault::new(
+        Code::NotEnforceable,
+        format!("this host cannot give a device to a virtual machine: {why}"),
+    )
+    .hint("`divvy vm doctor` says what fixes it; `--isolation enforced` keeps the device from the program without a machine")
 }
 
 /// An address as people write it.

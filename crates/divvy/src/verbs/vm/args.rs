@@ -1,0 +1,140 @@
+//! `divvy vm args`: a machine with GPUs of this host, as QEMU, libvirt and others are told of it.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use divvy_model::{Bytes, Code, Fault};
+use divvy_vm::machine::{Machine, Pages, Request};
+use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware};
+use divvy_vm::status::status;
+
+use super::{address, root};
+use crate::context::Context;
+use crate::flags::parse;
+use crate::output;
+use crate::report::remark;
+
+/// Flags of `divvy vm args`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy vm args 65:00.0 --vcpus 6 --memory 32GiB
+  divvy vm args 65:00.0 --for libvirt --name trainer --disk /var/lib/images/trainer.qcow2
+  virsh dumpxml --inactive trainer | divvy vm args 65:00.0 --merge - --memory 32GiB")]
+pub struct Args {
+    /// The GPUs' PCI addresses
+    #[arg(value_name = "ADDRESS", value_parser = address, required = true)]
+    gpus: Vec<String>,
+    /// Which program is told
+    #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value = "qemu")]
+    program: Program,
+    /// The machine's name
+    #[arg(long, value_name = "NAME", default_value = "divvy")]
+    name: String,
+    /// How many processors it has: on the GPUs' nodes, whole cores
+    #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    vcpus: u32,
+    /// How much memory it has, on the GPUs' nodes
+    #[arg(long, value_name = "SIZE", value_parser = parse::<Bytes>, default_value = "8GiB")]
+    memory: Bytes,
+    /// What its memory is made of: huge pages of 1GiB or 2MiB, or ordinary ones (4KiB)
+    #[arg(long, value_name = "SIZE", value_parser = pages, default_value = "1GiB")]
+    pages: Pages,
+    /// By iommufd: QEMU 8.2 and later, on kernels of 6.6 and later
+    #[arg(long)]
+    iommufd: bool,
+    /// For Windows: UEFI, and a hypervisor that does not show itself
+    #[arg(long)]
+    windows: bool,
+    /// The file of its disk
+    #[arg(long, value_name = "FILE")]
+    disk: Option<String>,
+    /// Change this libvirt domain in the place of making one; `-` is the standard input
+    #[arg(long, value_name = "FILE")]
+    merge: Option<PathBuf>,
+    /// For the machine captured below this folder in the place of this one
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Program {
+    /// QEMU's command line
+    Qemu,
+    /// A domain of libvirt's
+    Libvirt,
+    /// Cloud Hypervisor's command line
+    CloudHypervisor,
+    /// A machine of KubeVirt's
+    Kubevirt,
+    /// Lines of a VMware .vmx file
+    Vmx,
+}
+
+fn pages(text: &str) -> Result<Pages, Fault> {
+    match text.to_ascii_lowercase().as_str() {
+        "1gib" | "1g" => Ok(Pages::Huge),
+        "2mib" | "2m" => Ok(Pages::Large),
+        "4kib" | "4k" => Ok(Pages::Ordinary),
+        _ => Err(Fault::new(
+            Code::Usage,
+            format!("there are no pages of `{}`", text.escape_debug()),
+        )
+        .hint("choose 1GiB, 2MiB or 4KiB")),
+    }
+}
+
+/// Prints.
+pub fn run(args: &Args, _context: &Context) -> Result<u8, Fault> {
+    let (tree, base) = root(args.sysroot.as_deref())?;
+    let request = Request {
+        name: args.name.clone(),
+        gpus: args.gpus.clone(),
+        vcpus: args.vcpus,
+        memory: args.memory,
+        pages: args.pages,
+        iommufd: args.iommufd,
+        windows: args.windows,
+        disk: args.disk.clone(),
+    };
+    let machine = Machine::plan(&tree, request)?;
+    let text = match (&args.merge, args.program) {
+        (Some(file), _) => libvirt::merge(&domain(file)?, &machine)?.written(),
+        (None, Program::Qemu) => qemu::line(&qemu::words(&machine)),
+        (None, Program::Libvirt) => libvirt::domain(&machine).written(),
+        (None, Program::CloudHypervisor) => qemu::line(&cloud_hypervisor::words(&machine)),
+        (None, Program::Kubevirt) => kubevirt::yaml(&machine),
+        (None, Program::Vmx) => vmware::lines(&machine),
+    };
+    output::print(&text)?;
+    for group in status(&tree, &base) {
+        let is_asked = group.functions.iter().any(|one| args.gpus.contains(&one.address));
+        if is_asked && !group.viable && args.program != Program::Vmx {
+            remark(&format!(
+                "{} is not on VFIO yet: `divvy vm bind {}` before the machine starts",
+                group.address, group.address
+            ));
+        }
+    }
+    Ok(0)
+}
+
+/// A domain's text.
+fn domain(file: &std::path::Path) -> Result<String, Fault> {
+    const LONGEST: u64 = 1 << 20;
+    let failed = |error: &std::io::Error| {
+        Fault::new(
+            Code::Usage,
+            format!("cannot read the domain `{}`", file.display()),
+        )
+        .because(error)
+        .hint("`virsh dumpxml --inactive NAME` writes one")
+    };
+    let mut text = String::new();
+    let read = match file.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(LONGEST).read_to_string(&mut text),
+        false => std::fs::File::open(file).and_then(|file| file.take(LONGEST).read_to_string(&mut text)),
+    };
+    read.map_err(|error| failed(&error))?;
+    Ok(text)
+}

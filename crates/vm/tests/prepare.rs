@@ -1,0 +1,229 @@
+//! What the start of a machine is told, by distribution: golden plans, and a way back that leaves nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use divvy_host::built::Built;
+use divvy_host::machine::Sysroot;
+use divvy_vm::prepare::apply::{apply, undo};
+use divvy_vm::prepare::plan::Plan;
+
+const GRUB: &str = "GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet splash\"\n";
+const ENTRY: &str = "title Linux\nlinux /vmlinuz\noptions root=/dev/sda2 rw\n";
+
+/// A distribution's name, its os-release, and the files that its plan is about.
+type Distribution = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
+/// One of each kind.
+const MACHINES: [Distribution; 10] = [
+    (
+        "debian",
+        "ID=debian\n",
+        &[
+            ("etc/default/grub", GRUB),
+            ("etc/initramfs-tools/modules", "# List\n"),
+        ],
+    ),
+    (
+        "ubuntu",
+        "ID=ubuntu\nID_LIKE=debian\n",
+        &[
+            ("etc/default/grub", GRUB),
+            ("etc/initramfs-tools/modules", "# List\nloop"),
+        ],
+    ),
+    (
+        "rocky",
+        "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
+        &[("boot/loader/entries/a.conf", ENTRY)],
+    ),
+    (
+        "anolis",
+        "ID=\"anolis\"\nID_LIKE=\"rhel fedora centos\"\n",
+        &[("etc/default/grub", GRUB)],
+    ),
+    (
+        "loongnix",
+        "ID=loongnix-server\nID_LIKE=\"rhel fedora\"\n",
+        &[("etc/default/grub", GRUB)],
+    ),
+    (
+        "opensuse",
+        "ID=opensuse-leap\nID_LIKE=\"suse opensuse\"\n",
+        &[("etc/default/grub", GRUB)],
+    ),
+    ("arch-grub", "ID=arch\n", &[("etc/default/grub", GRUB)]),
+    (
+        "arch-systemd-boot",
+        "ID=arch\n",
+        &[
+            ("boot/loader/entries/arch.conf", ENTRY),
+            ("boot/loader/entries/fallback.conf", ENTRY),
+        ],
+    ),
+    (
+        "systemd-boot-cmdline",
+        "ID=nixish\n",
+        &[
+            ("boot/loader/entries/a.conf", ENTRY),
+            ("etc/kernel/cmdline", "root=/dev/sda2 rw\n"),
+        ],
+    ),
+    (
+        "silverblue",
+        "ID=fedora\n",
+        &[("run/ostree-booted", ""), ("boot/loader/entries/a.conf", ENTRY)],
+    ),
+];
+
+fn machine(release: &str, files: &[(&str, &str)], vendor: &str) -> (tempfile::TempDir, Built) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let built = Built::at(folder.path());
+    built.file("etc/os-release", release);
+    built.file(
+        "proc/cpuinfo",
+        &format!("vendor_id\t: {vendor}\nflags\t\t: vmx\n"),
+    );
+    built.file("proc/cmdline", "quiet\n");
+    // As after an earlier look: the folder of records stays.
+    built.file("var/lib/divvy/vm/lock", "");
+    for (path, text) in files {
+        built.file(path, text);
+    }
+    (folder, built)
+}
+
+fn plan(built: &Built) -> Plan {
+    Plan::make(&Sysroot::at(built.root()), false).expect("a plan")
+}
+
+/// Every file and folder with its bytes and mode.
+fn everything(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").flatten() {
+            let path = entry.path();
+            let facts = path.symlink_metadata().expect("it is there");
+            let name = path
+                .strip_prefix(root)
+                .expect("below")
+                .to_string_lossy()
+                .into_owned();
+            if facts.is_dir() {
+                all.insert(name, (facts.mode(), Vec::new()));
+                folders.push(path);
+            } else {
+                all.insert(name, (facts.mode(), std::fs::read(&path).unwrap_or_default()));
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn plans_are_golden() {
+    let mut text = String::new();
+    for (name, release, files) in MACHINES {
+        let (_folder, built) = machine(release, files, "GenuineIntel");
+        let _ = write!(text, "== {name}\n{}", plan(&built).text());
+    }
+    let (_folder, amd) = machine(MACHINES[0].1, MACHINES[0].2, "AuthenticAMD");
+    let _ = write!(text, "== debian on AMD\n{}", plan(&amd).text());
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans.txt");
+    if std::env::var_os("DIVVY_GOLDEN").is_some_and(|value| value == "write") {
+        std::fs::write(&golden, &text).expect("written");
+    }
+    let known = std::fs::read_to_string(&golden).unwrap_or_default();
+    assert_eq!(text, known, "DIVVY_GOLDEN=write writes it again");
+}
+
+#[test]
+fn what_is_applied_and_undone_leaves_every_byte() {
+    for (name, release, files) in MACHINES {
+        let (folder, built) = machine(release, files, "GenuineIntel");
+        let before = everything(folder.path());
+        let first = plan(&built);
+        apply(folder.path(), &first).expect(name);
+        for change in &first.changes {
+            let now = std::fs::read_to_string(folder.path().join(&change.path)).expect("it is there");
+            assert_eq!(now, change.after, "{name}");
+        }
+        // Again there is nothing to write.
+        assert_eq!(plan(&built).changes, [], "{name}");
+        let commands = undo(folder.path()).expect(name);
+        assert_eq!(commands.len(), first.commands.len(), "{name}");
+        assert_eq!(everything(folder.path()), before, "{name}");
+        assert!(undo(folder.path()).is_err(), "{name}: nothing is left to undo");
+    }
+}
+
+#[test]
+fn files_that_people_edited_are_let_be() {
+    let odd = "GRUB_CMDLINE_LINUX_DEFAULT=\"$(cat /etc/mine)\"\n";
+    let (_folder, built) = machine("ID=arch\n", &[("etc/default/grub", odd)], "GenuineIntel");
+    let fault = Plan::make(&Sysroot::at(built.root()), false).expect_err("a person has to");
+    assert!(fault.message.contains("only a person should change"), "{fault:?}");
+    // Changed since it was written.
+    let (folder, built) = machine(MACHINES[6].1, MACHINES[6].2, "GenuineIntel");
+    apply(folder.path(), &plan(&built)).expect("it is written");
+    let second = apply(folder.path(), &plan(&built)).expect_err("one is applied");
+    assert!(second.hint.is_some_and(|hint| hint.contains("--undo")));
+    built.file("etc/default/grub", "GRUB_CMDLINE_LINUX_DEFAULT=\"mine\"\n");
+    let fault = undo(folder.path()).expect_err("it was changed");
+    assert!(fault.message.contains("was changed since"), "{fault:?}");
+    let now = std::fs::read_to_string(folder.path().join("etc/default/grub")).expect("it is there");
+    assert!(now.contains("mine"));
+    // A link leads elsewhere.
+    let (folder, built) = machine(MACHINES[6].1, MACHINES[6].2, "GenuineIntel");
+    let planned = plan(&built);
+    let outside = tempfile::tempdir().expect("a folder");
+    std::fs::write(outside.path().join("grub"), GRUB).expect("written");
+    built.remove("etc/default/grub");
+    symlink(
+        outside.path().join("grub"),
+        folder.path().join("etc/default/grub"),
+    )
+    .expect("a link");
+    let fault = apply(folder.path(), &planned).expect_err("a link");
+    assert!(fault.message.contains("is a link"), "{fault:?}");
+    assert_eq!(
+        std::fs::read_to_string(outside.path().join("grub")).expect("a file"),
+        GRUB
+    );
+    let (_folder, built) = machine("ID=plan9\n", &[], "GenuineIntel");
+    let fault = Plan::make(&Sysroot::at(built.root()), false).expect_err("not known");
+    assert!(
+        fault
+            .hint
+            .is_some_and(|hint| hint.contains("intel_iommu=on iommu=pt"))
+    );
+}
+
+#[test]
+fn what_fails_on_the_way_is_put_back() {
+    let (folder, built) = machine(MACHINES[0].1, MACHINES[0].2, "GenuineIntel");
+    let planned = plan(&built);
+    // A folder where the third file has to go.
+    let last = &planned.changes.last().expect("some").path;
+    built.file(&format!("{last}/in-the-way"), "");
+    let before = everything(folder.path());
+    let fault = apply(folder.path(), &planned).expect_err("a folder is in the way");
+    assert!(
+        fault
+            .causes
+            .iter()
+            .any(|cause| cause == "the files are as they were")
+            || !folder.path().join("var/lib/divvy/vm/prepare").exists(),
+        "{fault:?}"
+    );
+    let mut after = everything(folder.path());
+    after.retain(|name, _| !name.contains("divvy-new") && !name.contains("vm/prepare"));
+    assert_eq!(after, before);
+}

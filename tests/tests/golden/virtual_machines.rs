@@ -1,0 +1,497 @@
+//! What `divvy vm args` writes, held to programs that know better: libvirt's schema and its test driver, QEMU, and hwloc.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use divvy_host::machine::Sysroot;
+use divvy_model::Bytes;
+use divvy_tests::build::workspace;
+use divvy_tests::clients::required_file;
+use divvy_vm::machine::{Machine, Pages, Request};
+use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware};
+
+const LEFT: &str = "0000:65:00.0";
+const RIGHT: &str = "0000:b3:00.0";
+const SCHEMA: &str = "/usr/share/libvirt/schemas/domain.rng";
+
+fn request(gpus: &[&str], vcpus: u32) -> Request {
+    Request {
+        name: "trainer".to_owned(),
+        gpus: gpus.iter().map(|gpu| (*gpu).to_owned()).collect(),
+        vcpus,
+        memory: Bytes(32 << 30),
+        pages: Pages::Huge,
+        iommufd: false,
+        windows: false,
+        disk: Some("/var/lib/images/trainer.qcow2".to_owned()),
+    }
+}
+
+/// A machine on the host of the pages.
+fn machine(request: Request) -> Machine {
+    let tree = workspace().join("examples/hosts/passthrough");
+    Machine::plan(&Sysroot::at(tree), request).expect("it fits")
+}
+
+fn virsh() -> Option<PathBuf> {
+    required_file("/usr/bin/xmllint", "xmllint (cargo xtask setup)")?;
+    required_file(SCHEMA, "libvirt's schema (cargo xtask setup)")?;
+    required_file("/usr/bin/virsh", "virsh (cargo xtask setup)")
+}
+
+/// Holds a domain to the schema, and lets libvirt's test driver define it and give it back.
+fn defined(virsh: &Path, folder: &Path, xml: &str) -> String {
+    let file = folder.join("domain.xml");
+    std::fs::write(&file, xml).expect("written");
+    let run = |program: &Path, words: &[&str]| {
+        let output = Command::new(program)
+            .args(words)
+            .stdin(Stdio::null())
+            .output()
+            .expect("it starts");
+        assert!(output.status.success(), "{words:?}: {output:?}\n{xml}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let path = file.to_str().expect("a path");
+    run(
+        Path::new("/usr/bin/xmllint"),
+        &["--noout", "--relaxng", SCHEMA, path],
+    );
+    run(
+        virsh,
+        &[
+            "-c",
+            "test:///default",
+            &format!("define {path} --validate; dumpxml trainer"),
+        ],
+    )
+}
+
+#[test]
+fn domains_are_as_libvirt_wants_them() {
+    let Some(virsh) = virsh() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let windows = Request {
+        windows: true,
+        pages: Pages::Large,
+        ..request(&[LEFT], 4)
+    };
+    for request in [request(&[LEFT], 6), request(&[LEFT, RIGHT], 8), windows] {
+        let several = request.gpus.len() > 1;
+        let kept = defined(
+            &virsh,
+            folder.path(),
+            &libvirt::domain(&machine(request)).written(),
+        );
+        assert!(kept.contains("<vcpupin vcpu='0' cpuset='1'/>"), "{kept}");
+        assert!(
+            kept.contains("multifunction='on'") && kept.contains("bus='0x65'"),
+            "{kept}"
+        );
+        assert_eq!(kept.contains("pcie-expander-bus"), several, "{kept}");
+    }
+    // AMD's processors tell of threads where they are told to.
+    let mut amd = machine(request(&[LEFT], 6));
+    amd.is_amd = true;
+    let kept = defined(&virsh, folder.path(), &libvirt::domain(&amd).written());
+    assert!(kept.contains("name='topoext'"), "{kept}");
+    assert!(qemu::words(&amd).contains(&"host,host-phys-bits=on,topoext=on".to_owned()));
+}
+
+#[test]
+fn a_domain_that_is_changed_keeps_the_rest() {
+    let Some(virsh) = virsh() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let before = "<?xml version='1.0'?>
+<domain type='kvm'>
+  <name>trainer</name>
+  <description>Ada &amp; Grace</description>
+  <memory unit='KiB'>4194304</memory>
+  <currentMemory unit='KiB'>4194304</currentMemory>
+  <vcpu>2</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <features><acpi/></features>
+  <cpu mode='custom'><model>Skylake-Server</model></cpu>
+  <devices>
+    <controller type='pci' index='0' model='pcie-root'/>
+    <controller type='pci' index='7' model='pcie-root-port'/>
+    <hostdev mode='subsystem' type='pci' managed='yes'>
+      <source><address domain='0' bus='0x65' slot='0' function='0'/></source>
+    </hostdev>
+    <hostdev mode='subsystem' type='pci' managed='yes'>
+      <source><address domain='0' bus='0x99' slot='0' function='0'/></source>
+    </hostdev>
+    <interface type='network'><mac address='52:54:00:00:00:01'/><source network='default'/></interface>
+  </devices>
+</domain>";
+    let planned = machine(request(&[LEFT], 6));
+    let merged = libvirt::merge(before, &planned).expect("a domain").written();
+    let kept = defined(&virsh, folder.path(), &merged);
+    for wanted in [
+        "Ada &amp; Grace",
+        "52:54:00:00:00:01",
+        "bus='0x99'",
+        "index='8' model='pcie-root-port'",
+    ] {
+        assert!(kept.contains(wanted), "{wanted}: {kept}");
+    }
+    assert_eq!(
+        kept.matches("bus='0x65'").count(),
+        2,
+        "the GPU and its sound once each: {kept}"
+    );
+    // Again changes nothing but the place.
+    let again = libvirt::merge(&merged, &planned).expect("a domain").written();
+    assert_eq!(
+        again.matches("<hostdev").count(),
+        merged.matches("<hostdev").count()
+    );
+    for broken in ["", "<network/>", "<domain>", "<!DOCTYPE domain []><domain/>"] {
+        libvirt::merge(broken, &planned).expect_err(broken);
+    }
+}
+
+/// The words of a command line that begin with this.
+fn with<'a>(words: &'a [String], begin: &str) -> Vec<&'a str> {
+    let words = words.iter().map(String::as_str);
+    words.filter(|word| word.starts_with(begin)).collect()
+}
+
+#[test]
+fn command_lines_name_each_function_once_and_in_its_place() {
+    let words = qemu::words(&machine(request(&[LEFT], 6)));
+    assert_eq!(
+        with(&words, "vfio-pci"),
+        [
+            "vfio-pci,host=0000:65:00.0,bus=gpu0,addr=0.0,multifunction=on",
+            "vfio-pci,host=0000:65:00.1,bus=gpu0,addr=0.1"
+        ]
+    );
+    assert!(
+        words.contains(&"6,sockets=1,cores=3,threads=2".to_owned()),
+        "{words:?}"
+    );
+    assert_eq!(
+        with(&words, "name=opt/ovmf"),
+        ["name=opt/ovmf/X-PciMmio64Mb,string=262144"]
+    );
+    let both = Request {
+        iommufd: true,
+        ..request(&[RIGHT, LEFT], 8)
+    };
+    let words = qemu::words(&machine(both));
+    assert_eq!(with(&words, "iommufd"), ["iommufd,id=iommufd0"]);
+    assert!(
+        with(&words, "vfio-pci")
+            .iter()
+            .all(|word| word.ends_with(",iommufd=iommufd0"))
+    );
+    assert_eq!(
+        with(&words, "pxb-pcie"),
+        [
+            "pxb-pcie,id=pxb0,bus=pcie.0,bus_nr=64,numa_node=0",
+            "pxb-pcie,id=pxb1,bus=pcie.0,bus_nr=96,numa_node=1"
+        ]
+    );
+    // The card that was named first is on the second node.
+    assert_eq!(
+        with(&words, "pcie-root-port,id=gpu0"),
+        ["pcie-root-port,id=gpu0,bus=pxb1,chassis=1,slot=1"]
+    );
+    let one = machine(request(&[LEFT], 6));
+    let words = cloud_hypervisor::words(&one);
+    assert!(
+        words.contains(&"path=/sys/bus/pci/devices/0000:65:00.1/".to_owned()),
+        "{words:?}"
+    );
+    assert!(
+        words.contains(&"boot=6,affinity=[0@[1],1@[9],2@[2],3@[10],4@[3],5@[11]]".to_owned()),
+        "{words:?}"
+    );
+    let lines = vmware::lines(&one);
+    assert!(lines.contains("pciPassthru0.id = \"00000:101:00.0\""), "{lines}");
+    let yaml = kubevirt::yaml(&one);
+    assert!(
+        yaml.contains("pciVendorSelector: \"10DE:26B9\"") && yaml.contains("pageSize: 1Gi"),
+        "{yaml}"
+    );
+    for document in yaml.split("---\n") {
+        let _is_yaml: serde_json::Value = serde_saphyr::from_str(document).expect("YAML");
+    }
+}
+
+/// QEMU itself reads the words: it comes as far as the device, which is not on this host.
+#[test]
+fn qemu_understands_the_words() {
+    let Some(qemu) = required_file("/usr/bin/qemu-system-x86_64", "QEMU (cargo xtask setup)") else {
+        return;
+    };
+    for gpus in [&[LEFT][..], &[LEFT, RIGHT]] {
+        let small = Request {
+            memory: Bytes(256 << 20),
+            pages: Pages::Ordinary,
+            disk: None,
+            ..request(gpus, 4)
+        };
+        // This host has neither KVM nor, perhaps, several nodes.
+        let words: Vec<String> = qemu::words(&machine(small))
+            .iter()
+            .map(|word| {
+                word.replace("accel=kvm", "accel=tcg")
+                    .replace("host,host-phys-bits=on", "max")
+            })
+            .map(|word| word.replace("host-nodes=1", "host-nodes=0"))
+            .collect();
+        let output = Command::new(qemu.as_path())
+            .args(&words[1..])
+            .args(["-nodefaults", "-display", "none", "-S"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("QEMU starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("vfio-pci,host=0000:65:00.0") && said.contains("no such host device"),
+            "{said}"
+        );
+    }
+}
+
+/// A host: nodes, cores of each, threads of each core, and how the kernel numbers them.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    name: &'static str,
+    nodes: u32,
+    cores: u32,
+    threads: u32,
+    /// Threads of a core have numbers beside each other, as on ARM and POWER; else the second ones come behind all first ones.
+    beside: bool,
+    /// The nodes of its GPUs.
+    gpus: &'static [u32],
+}
+
+const SHAPES: [Shape; 8] = [
+    Shape {
+        name: "desktop, one socket",
+        nodes: 1,
+        cores: 8,
+        threads: 2,
+        beside: false,
+        gpus: &[0],
+    },
+    Shape {
+        name: "workstation without SMT",
+        nodes: 1,
+        cores: 16,
+        threads: 1,
+        beside: false,
+        gpus: &[0, 0],
+    },
+    Shape {
+        name: "DGX A100: two sockets, four nodes each",
+        nodes: 8,
+        cores: 16,
+        threads: 2,
+        beside: false,
+        gpus: &[3, 3, 1, 1, 7, 7, 5, 5],
+    },
+    Shape {
+        name: "DGX H100: two sockets",
+        nodes: 2,
+        cores: 56,
+        threads: 2,
+        beside: false,
+        gpus: &[0, 0, 0, 0, 1, 1, 1, 1],
+    },
+    Shape {
+        name: "MI300X: two sockets of Genoa",
+        nodes: 2,
+        cores: 96,
+        threads: 2,
+        beside: false,
+        gpus: &[0, 0, 0, 0, 1, 1, 1, 1],
+    },
+    Shape {
+        name: "ARM server",
+        nodes: 2,
+        cores: 64,
+        threads: 1,
+        beside: true,
+        gpus: &[0, 1],
+    },
+    Shape {
+        name: "POWER9 with SMT4",
+        nodes: 2,
+        cores: 20,
+        threads: 4,
+        beside: true,
+        gpus: &[0, 0, 1, 1],
+    },
+    Shape {
+        name: "Loongson, four nodes",
+        nodes: 4,
+        cores: 4,
+        threads: 1,
+        beside: true,
+        gpus: &[2],
+    },
+];
+
+impl Shape {
+    fn build(&self, root: &Path) -> Vec<String> {
+        let write = |path: String, text: String| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            std::fs::write(path, text + "\n").expect("written");
+        };
+        let all = self.nodes * self.cores;
+        let number = |core: u32, thread: u32| match self.beside {
+            true => core * self.threads + thread,
+            false => core + thread * all,
+        };
+        let mask = |cpus: &[u32]| {
+            let words = (all * self.threads).div_ceil(32);
+            let word = |at: u32| {
+                let bits = cpus.iter().filter(|cpu| *cpu / 32 == at);
+                format!("{:08x}", bits.fold(0_u32, |bits, cpu| bits | 1 << (cpu % 32)))
+            };
+            (0..words).rev().map(word).collect::<Vec<_>>().join(",")
+        };
+        let list = |cpus: &[u32]| cpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let cpu = "sys/devices/system/cpu";
+        let everything: Vec<u32> = (0..all * self.threads).collect();
+        for file in ["online", "possible", "present"] {
+            write(format!("{cpu}/{file}"), format!("0-{}", all * self.threads - 1));
+        }
+        for node in 0..self.nodes {
+            let mut own = Vec::new();
+            for core in node * self.cores..(node + 1) * self.cores {
+                let siblings: Vec<u32> = (0..self.threads).map(|thread| number(core, thread)).collect();
+                for sibling in &siblings {
+                    let folder = format!("{cpu}/cpu{sibling}/topology");
+                    write(format!("{folder}/physical_package_id"), node.to_string());
+                    write(format!("{folder}/core_id"), (core % self.cores).to_string());
+                    write(format!("{folder}/thread_siblings_list"), list(&siblings));
+                    write(format!("{folder}/thread_siblings"), mask(&siblings));
+                    let package: Vec<u32> = (node * self.cores..(node + 1) * self.cores)
+                        .flat_map(|core| (0..self.threads).map(move |thread| number(core, thread)))
+                        .collect();
+                    write(format!("{folder}/core_siblings"), mask(&package));
+                }
+                own.extend(siblings);
+            }
+            own.sort_unstable();
+            let folder = format!("sys/devices/system/node/node{node}");
+            write(format!("{folder}/cpulist"), list(&own));
+            write(format!("{folder}/cpumap"), mask(&own));
+            write(
+                format!("{folder}/meminfo"),
+                format!("Node {node} MemTotal: 1048576 kB"),
+            );
+        }
+        write(
+            "sys/devices/system/node/online".into(),
+            format!("0-{}", self.nodes - 1),
+        );
+        write(
+            "proc/cpuinfo".into(),
+            everything
+                .iter()
+                .map(|cpu| format!("processor\t: {cpu}\n"))
+                .collect(),
+        );
+        let mut addresses = Vec::new();
+        for (at, node) in self.gpus.iter().enumerate() {
+            let address = format!("0000:{:02x}:00.0", 0x10 + at * 0x10);
+            let folder = format!("sys/bus/pci/devices/{address}");
+            for (file, text) in [("class", "0x030200"), ("vendor", "0x10de"), ("device", "0x2330")] {
+                write(format!("{folder}/{file}"), text.to_owned());
+            }
+            write(format!("{folder}/numa_node"), node.to_string());
+            let group = format!("sys/kernel/iommu_groups/{at}/devices");
+            std::fs::create_dir_all(root.join(&group)).expect("a folder");
+            let link = |from: PathBuf, to: String| std::os::unix::fs::symlink(to, from).expect("a link");
+            link(
+                root.join(format!("{folder}/iommu_group")),
+                format!("../../../../kernel/iommu_groups/{at}"),
+            );
+            link(
+                root.join(format!("{group}/{address}")),
+                format!("../../../../bus/pci/devices/{address}"),
+            );
+            addresses.push(address);
+        }
+        addresses
+    }
+}
+
+#[test]
+fn hwloc_agrees_with_the_pinning() {
+    let Some(calc) = required_file("/usr/bin/hwloc-calc", "hwloc (cargo xtask setup)") else {
+        return;
+    };
+    for shape in SHAPES {
+        let folder = tempfile::tempdir().expect("a folder");
+        let addresses = shape.build(folder.path());
+        let ask = |words: &[&str], cpus: &[u32]| {
+            let cpus: Vec<String> = cpus.iter().map(|cpu| format!("pu:{cpu}")).collect();
+            let output = Command::new(&calc)
+                .arg("-i")
+                .arg(folder.path())
+                .args(["--if", "fsroot", "-p"])
+                .args(words)
+                .args(cpus)
+                .output()
+                .expect("hwloc starts");
+            assert!(output.status.success(), "{shape:?}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        };
+        let mut nodes = shape.gpus.to_vec();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let each = 3 * shape.threads.max(1);
+        let parts = u32::try_from(nodes.len()).expect("few");
+        let request = Request {
+            memory: Bytes((8 << 30) * u64::from(parts)),
+            gpus: addresses,
+            ..request(&[], each * parts)
+        };
+        let planned = Machine::plan(&Sysroot::at(folder.path()), request).expect(shape.name);
+        let pinning = &planned.pinning;
+        let cpus: Vec<u32> = pinning.vcpus.iter().map(|(cpu, _)| *cpu).collect();
+        assert_eq!(pinning.nodes, nodes, "{}", shape.name);
+        assert_eq!(pinning.threads, shape.threads, "{}", shape.name);
+        // Each processor once, and none of QEMU's own.
+        assert_eq!(
+            ask(&["-N", "pu"], &cpus),
+            (each * parts).to_string(),
+            "{}",
+            shape.name
+        );
+        assert!(
+            !cpus.iter().any(|cpu| pinning.emulator.contains(cpu)),
+            "{}",
+            shape.name
+        );
+        // The processors of each node of the machine are on the GPU's node, by hwloc's own reading.
+        for (at, node) in nodes.iter().enumerate() {
+            let own: Vec<u32> = planned
+                .vcpus_of_node(at)
+                .iter()
+                .map(|vcpu| cpus[usize::try_from(*vcpu).expect("few")])
+                .collect();
+            assert_eq!(
+                ask(&["-I", "numa"], &own),
+                node.to_string(),
+                "{}: {own:?}",
+                shape.name
+            );
+        }
+        // Whole cores, and the threads of each of the machine's are those of one: the first and the last stand for all.
+        let count = (each * parts / shape.threads).to_string();
+        assert_eq!(ask(&["-N", "core"], &cpus), count, "{}", shape.name);
+        let mut cores = cpus.chunks(usize::try_from(shape.threads).expect("few"));
+        for core in [cores.next(), cores.next_back()].into_iter().flatten() {
+            assert_eq!(ask(&["-N", "core"], core), "1", "{}: {core:?}", shape.name);
+        }
+    }
+}
