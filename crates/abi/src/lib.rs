@@ -12,7 +12,7 @@
 //! * [`driver_roles!`]: what the arguments of each entry point are for, from `roles.txt`, and [`Plain`] structures;
 //! * [`driver_functions!`]: the table itself, for anything else that must hold for every entry point.
 //!
-//! [`nvml`] is the same for libnvidia-ml.so.1.
+//! [`nvml`] is the same for libnvidia-ml.so.1, and [`runtime`] for libcudart.so.12 and libcudart.so.13.
 //!
 //! Constants keep their C names and live at the crate's root ([`CUDA_SUCCESS`]); an enumeration is a transparent
 //! number, so a value that a newer header added passes through unharmed.
@@ -29,6 +29,7 @@ pub mod nvml;
 mod plain;
 mod probe;
 mod result;
+pub mod runtime;
 mod symbol;
 mod table;
 

@@ -37,6 +37,29 @@ const STAND_INS: &[(&str, &str)] = &[
          nvmlReturn_t nvmlGetBlacklistDeviceInfoByIndex(unsigned int index, nvmlExcludedDeviceInfo_t *info);\n\
          nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);",
     ),
+    // Of cuda_profiler_api.h, which is in another wheel.
+    (
+        "cudaProfilerRuntime.h",
+        "extern cudaError_t cudaProfilerStart(void); extern cudaError_t cudaProfilerStop(void);",
+    ),
+    // What nvcc's own code calls, and what older programs did: the shared libraries export them.
+    (
+        "cudaRuntimeUndeclared.h",
+        "extern void **__cudaRegisterFatBinary(void *fatCubin);\n\
+         extern void __cudaRegisterFatBinaryEnd(void **fatCubinHandle);\n\
+         extern void __cudaUnregisterFatBinary(void **fatCubinHandle);\n\
+         extern void __cudaRegisterVar(void **fatCubinHandle, char *hostVar, char *deviceAddress, const char *deviceName, int ext, size_t size, int constant, int global);\n\
+         extern void __cudaRegisterManagedVar(void **fatCubinHandle, void **hostVarPtrAddress, char *deviceAddress, const char *deviceName, int ext, size_t size, int constant, int global);\n\
+         extern void __cudaRegisterHostVar(void **fatCubinHandle, const char *deviceName, char *hostVar, size_t size);\n\
+         extern void __cudaRegisterFunction(void **fatCubinHandle, const char *hostFun, char *deviceFun, const char *deviceName, int thread_limit, uint3 *tid, uint3 *bid, dim3 *bDim, dim3 *gDim, int *wSize);\n\
+         extern void __cudaRegisterUnifiedTable(void **fatCubinHandle, void *table);\n\
+         extern char __cudaInitModule(void **fatCubinHandle);\n\
+         extern unsigned int __cudaPushCallConfiguration(dim3 gridDim, dim3 blockDim, size_t sharedMem, void *stream);\n\
+         extern cudaError_t __cudaPopCallConfiguration(dim3 *gridDim, dim3 *blockDim, size_t *sharedMem, void *stream);\n\
+         extern cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *func);\n\
+         extern cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 gridDim, dim3 blockDim, void **args, size_t sharedMem, cudaStream_t stream);\n\
+         extern cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 gridDim, dim3 blockDim, void **args, size_t sharedMem, cudaStream_t stream);",
+    ),
 ];
 
 /// The CUDA driver's declarations, all at once: with this macro the headers declare the older versions and the
@@ -49,10 +72,18 @@ pub const CUDA: &str = "#define __CUDA_API_VERSION_INTERNAL\n#define CUDA_ENABLE
 pub const NVML: &str = "#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#define __attribute__(x)\n\
     #include <nvml.h>\n#include <nvmlUndeclared.h>\n";
 
+/// The runtime's: `__CUDA_API_VERSION_INTERNAL` declares the per-thread variants beside the others. The vectors' header
+/// has attributes that the parser does not know, and nothing of it but `dim3` and `uint3` is used.
+pub const RUNTIME: &str = "#define __CUDA_API_VERSION_INTERNAL\n#define __attribute__(x)\n#define __VECTOR_TYPES_H__\n\
+    #include <stddef.h>\nstruct uint3 { unsigned int x, y, z; }; typedef struct uint3 uint3;\n\
+    struct dim3 { unsigned int x, y, z; }; typedef struct dim3 dim3;\n\
+    #include <cuda_runtime_api.h>\n#include <cudaProfilerRuntime.h>\n#include <cudaRuntimeUndeclared.h>\n";
+
 /// A C compiler with the vendor's headers in front of it.
 pub struct Compiler {
     headers: PathBuf,
     scratch: PathBuf,
+    also: Option<PathBuf>,
     unit: &'static str,
 }
 
@@ -67,8 +98,15 @@ impl Compiler {
         Ok(Self {
             headers: headers.to_owned(),
             scratch: scratch.to_owned(),
+            also: None,
             unit,
         })
+    }
+
+    /// With one more folder of headers.
+    pub fn also(mut self, folder: &Path) -> Self {
+        self.also = Some(folder.to_owned());
+        self
     }
 
     fn command(&self) -> Command {
@@ -78,6 +116,9 @@ impl Compiler {
             .arg(&self.headers)
             .arg("-I")
             .arg(self.scratch.join("stand-ins"));
+        if let Some(folder) = &self.also {
+            command.arg("-I").arg(folder);
+        }
         command
     }
 

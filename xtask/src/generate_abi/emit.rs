@@ -137,6 +137,59 @@ pub fn measured_constants(header: &Header, compiler: &Compiler) -> anyhow::Resul
     Ok(out)
 }
 
+/// The runtime's macros that are numbers: flags.
+pub fn runtime_constants(header: &Header, macros: &str) -> anyhow::Result<String> {
+    let mut out = head("Constants that the runtime's headers define as macros.");
+    let mut found = BTreeMap::new();
+    for line in macros.lines() {
+        let Some((name, body)) = line.strip_prefix("#define ").and_then(|l| l.split_once(' ')) else {
+            continue;
+        };
+        if !name.starts_with("cuda") {
+            continue;
+        }
+        let mut tokens = Vec::new();
+        if line_tokens(body, &mut tokens).is_ok()
+            && matches!(tokens.as_slice(), [Token::Number(_)])
+            && let Ok(value) = constant::expression(&tokens, &mut 0, header)
+        {
+            found.insert(name, value);
+        }
+    }
+    for (name, value) in found {
+        let _ = writeln!(out, "pub const {name}: u32 = {value:#x};");
+    }
+    Ok(out)
+}
+
+/// A release's declaration table.
+pub fn runtime_functions(header: &Header, name: &str, library: &str) -> String {
+    let mut out = head(&format!(
+        "The declaration table: every symbol that {library} exports."
+    ));
+    let _ = writeln!(
+        out,
+        "/// Calls `callback! {{ [extra] entries }}` with one entry for each exported symbol, in the order of its `Table`:\n\
+         /// `symbol (parameter: type, …) -> type;`\n#[macro_export]\nmacro_rules! {name} {{\n    \
+         ([$($callback:tt)+] $($extra:tt)*) => {{ $($callback)+! {{ [$($extra)*]"
+    );
+    let spelling = Spelling("$crate::runtime::");
+    for function in header.functions.values() {
+        let result = match function.result {
+            syntax::Type::Void => "()".to_owned(),
+            ref of => spelling.of(header, of),
+        };
+        let _ = writeln!(
+            out,
+            "        {} ({}) -> {result};",
+            function.symbol,
+            parameters(header, function, spelling)
+        );
+    }
+    out.push_str("    } };\n}\n");
+    out
+}
+
 /// `((CUstream)0x1)`, `((void*)0x0)`, `((CUdevice)-1)`.
 fn cast(tokens: &[Token], numbers: &BTreeMap<&str, i128>) -> Option<(String, i128)> {
     let inner: Vec<&Token> = tokens
@@ -192,7 +245,8 @@ pub fn layouts(header: &Header, compiler: &Compiler) -> anyhow::Result<String> {
     Ok(out)
 }
 
-fn c_name(header: &Header, record: &Record) -> String {
+/// What C calls a record.
+pub fn c_name(header: &Header, record: &Record) -> String {
     let kind = if record.union { "union" } else { "struct" };
     match header.tags.get(&record.name) {
         Some(name) if name == &record.name && !header.aliases.iter().any(|(a, _)| a == name) => {

@@ -13,6 +13,9 @@ pub enum Token {
     Sign(char),
 }
 
+/// Headers of the runtime's types.
+const RUNTIME: &[&str] = &["driver_types.h", "surface_types.h", "texture_types.h"];
+
 /// Splits the preprocessor's output (with its line markers) into tokens.
 ///
 /// Tokens from files whose name does not start with `cuda` or `nvml` (the C library's headers) are dropped.
@@ -23,7 +26,7 @@ pub fn tokens(preprocessed: &str) -> anyhow::Result<Vec<Token>> {
         if let Some(marker) = line.strip_prefix("# ") {
             let file = marker.split('"').nth(1).unwrap_or_default();
             let name = file.rsplit('/').next().unwrap_or_default();
-            wanted = name.starts_with("cuda") || name.starts_with("nvml");
+            wanted = name.starts_with("cuda") || name.starts_with("nvml") || RUNTIME.contains(&name);
         } else if wanted {
             line_tokens(line, &mut out)?;
         }

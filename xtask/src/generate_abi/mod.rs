@@ -2,6 +2,10 @@
 //! `--nvml DIR` also, or alone, crates/abi/src/nvml/generated from NVML's. With `--roles`, also or alone, it writes the
 //! roles of the driver's arguments.
 //!
+//! With `--runtime12 DIR --runtime13 DIR --crt DIR` it writes crates/abi/src/runtime/generated, from the wheels
+//! `nvidia-cuda-runtime-cu12` (nvidia/cuda_runtime), `nvidia-cuda-runtime` (nvidia/cu13) and `nvidia-cuda-crt`
+//! (nvidia/cu13/include).
+//!
 //! The headers come in the wheels `nvidia-cuda-runtime` and `nvidia-nvml-dev` (`pip download --no-deps WHEEL`, unzip;
 //! the folder with cuda.h, with nvml.h, is DIR). Names, signatures and layouts are taken as facts; the headers
 //! themselves are never committed. A C compiler does the preprocessing and measures every structure.
@@ -12,6 +16,7 @@ mod emit;
 mod lexer;
 mod parser;
 pub mod roles;
+mod runtime;
 mod rust;
 mod syntax;
 mod versions;
@@ -26,11 +31,20 @@ use crate::cargo::workspace_root;
 #[derive(clap::Args)]
 pub struct Args {
     /// Folder that holds cuda.h and cudaTypedefs.h
-    #[arg(long, required_unless_present_any = ["nvml", "roles"])]
+    #[arg(long, required_unless_present_any = ["nvml", "roles", "runtime12"])]
     headers: Option<PathBuf>,
     /// Folder that holds nvml.h
     #[arg(long)]
     nvml: Option<PathBuf>,
+    /// Folder of CUDA 12's runtime, with its include and lib
+    #[arg(long, requires_all = ["runtime13", "crt"])]
+    runtime12: Option<PathBuf>,
+    /// Folder of CUDA 13's runtime, with its include and lib
+    #[arg(long, requires = "runtime12")]
+    runtime13: Option<PathBuf>,
+    /// Folder that holds crt/host_defines.h
+    #[arg(long, requires = "runtime12")]
+    crt: Option<PathBuf>,
     /// Write the roles of the arguments again, from crates/abi/roles.txt: needs no header
     #[arg(long)]
     roles: bool,
@@ -48,6 +62,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         args.nvml
             .as_deref()
             .map_or(Ok(()), |headers| nvml(headers, &scratch))
+    });
+    let result = result.and_then(|()| match (&args.runtime12, &args.runtime13, &args.crt) {
+        (Some(older), Some(newer), Some(crt)) => runtime::generate(older, newer, crt, &scratch),
+        _ => Ok(()),
     });
     std::fs::remove_dir_all(&scratch)?;
     result?;

@@ -106,7 +106,9 @@ impl Parser<'_> {
         let of_the_api =
             matches!(&*result, Type::Named(name) if name == "CUresult" || name == "nvmlReturn_t");
         // nvmlErrorString alone answers a text.
-        if !of_the_api && !matches!(*result, Type::Pointer { .. }) {
+        // The runtime's results are of many types.
+        let of_the_runtime = field.name.trim_start_matches('_').starts_with("cuda");
+        if !of_the_api && !of_the_runtime && !matches!(*result, Type::Pointer { .. }) {
             bail!("{} returns neither CUresult nor nvmlReturn_t", field.name);
         }
         let symbol = field.name.clone();
