@@ -1,0 +1,30 @@
+//! The functions of the C interface, one file for each area.
+
+pub mod array;
+pub mod array_copy;
+pub mod copy;
+pub mod device;
+pub mod entry_point;
+pub mod error;
+pub mod event;
+pub mod external;
+pub mod function;
+pub mod graph;
+pub mod graph_exec;
+pub mod graph_node;
+pub mod graph_params;
+pub mod ipc;
+pub mod launch;
+pub mod library;
+pub mod managed;
+pub mod memory;
+pub mod memset;
+pub mod occupancy;
+pub mod peer;
+pub mod pool;
+pub mod properties;
+pub mod register;
+pub mod stream;
+pub mod symbol;
+pub mod table;
+pub mod texture;

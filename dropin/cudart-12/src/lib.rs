@@ -1,0 +1,3 @@
+//! The CUDA 12 runtime's library: a libcudart.so.12 over whichever driver the program has.
+
+divvy_abi::export_runtime_table!(runtime12_functions, divvy_cudart::TABLE_12, "libcudart.so.12");

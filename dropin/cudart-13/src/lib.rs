@@ -1,0 +1,3 @@
+//! The CUDA 13 runtime's library: a libcudart.so.13 over whichever driver the program has.
+
+divvy_abi::export_runtime_table!(runtime13_functions, divvy_cudart::TABLE_13, "libcudart.so.13");
