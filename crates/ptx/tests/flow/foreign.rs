@@ -102,7 +102,7 @@ fn elements_of_arrays() {
 /// that is not cooperative.
 #[test]
 fn the_grids_workspace() {
-    let sync = "mov.b32 %a, %envreg1;\n mov.b32 %b, %envreg2;\n mov.b64 %x, {%a, %b};\n setp.eq.s64 %p, %x, 0;\n @%p trap;\n \
+    let sync = "mov.b32 %a, %envreg1;\n mov.b32 %b, %envreg2;\n mov.b64 %x, {%b, %a};\n setp.eq.s64 %p, %x, 0;\n @%p trap;\n \
                 mov.u32 %c, %nctaid.x;\n mov.u32 %k, %ctaid.x;\n barrier.sync 0;\n setp.ne.u32 %p, %t, 0;\n @%p bra DONE;\n \
                 setp.eq.u32 %q, %k, 0;\n sub.u32 %a, 0x80000001, %c;\n selp.b32 %a, %a, 1, %q;\n fence.acq_rel.gpu;\n \
                 atom.add.u32 %b, [%x+4], %a;\n SPIN: ld.volatile.u32 %a, [%x+4];\n xor.b32 %a, %a, %b;\n \
