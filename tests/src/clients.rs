@@ -31,6 +31,18 @@ pub fn python() -> Option<PathBuf> {
     require(python.exists(), "the Python packages (cargo xtask setup)").then_some(python)
 }
 
+/// The Python environment that has NVIDIA's nvcc, or nothing when it was not set up and need not be.
+pub fn nvcc() -> Option<PathBuf> {
+    let environment = workspace().join("target/nvcc-venv");
+    let there = environment.join("divvy-requirements.txt").exists();
+    require(there, "NVIDIA's nvcc (cargo xtask setup)").then_some(environment)
+}
+
+/// The CUDA programs that check themselves.
+pub fn cuda_programs() -> PathBuf {
+    workspace().join("examples/cuda/runtime")
+}
+
 /// The interpreter whose packages are those of tests/tools/requirements.txt, or nothing when it was not set up and need
 /// not be. gpustat and nvitop lie beside it.
 pub fn tools_python() -> Option<PathBuf> {

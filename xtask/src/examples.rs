@@ -1,5 +1,5 @@
 //! `cargo xtask examples`: writes the PTX beside each CUDA source of examples/cuda again, with NVIDIA's nvcc from PyPI.
-//! Nothing else needs nvcc, and nvcc needs no GPU.
+//! nvcc needs no GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,7 @@ const PTX_VERSION: &str = "7.0";
 /// Compiles every source and compares or replaces its PTX.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let sources = workspace_root().join("examples/cuda");
-    let tools = workspace_root().join("target/nvcc-venv");
-    python::environment(&tools, &sources.join("requirements.txt"))?;
+    let tools = python::compiler()?;
     let nvidia = toolkit(&tools)?;
 
     let mut stale = Vec::new();

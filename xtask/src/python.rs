@@ -18,6 +18,13 @@ pub fn examples() -> anyhow::Result<()> {
     )
 }
 
+/// Makes `target/nvcc-venv` with the packages of examples/cuda/requirements.txt: NVIDIA's nvcc. Answers where it is.
+pub fn compiler() -> anyhow::Result<std::path::PathBuf> {
+    let folder = workspace_root().join("target/nvcc-venv");
+    environment(&folder, &workspace_root().join("examples/cuda/requirements.txt"))?;
+    Ok(folder)
+}
+
 /// Makes `target/tools` with the packages of tests/tools/requirements.txt: what people watch GPUs with. Modules in the
 /// folder `also` can be imported there too.
 pub fn tools(also: &Path) -> anyhow::Result<()> {

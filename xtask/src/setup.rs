@@ -95,6 +95,11 @@ pub fn for_tests() -> anyhow::Result<()> {
         }
         debian::kernel()?;
     }
+    // NVIDIA's compiler, for programs of the suites: it needs no GPU.
+    if !is_installed("g++") {
+        debian::install(&["g++"], "the programs that nvcc makes")?;
+    }
+    python::compiler()?;
     // The index of Python packages has its sources only, which would have to be run to be installed.
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;

@@ -8,7 +8,7 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     advise, agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
-    guest, history, inspect, k8s, keep, kill, man, ps, remote, resize, run, selftest, slice, top, vm,
+    guest, history, inspect, k8s, keep, kill, man, nvcc, ps, remote, resize, run, selftest, slice, top, vm,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -109,6 +109,9 @@ pub enum Verb {
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Args),
+    /// Compile CUDA programs that run on emulated devices too: NVIDIA's nvcc, with the shared runtime and PTX
+    #[command(hide = true)]
+    Nvcc(nvcc::Args),
     /// The verbs of devices as they were written before they had a group.
     #[command(flatten)]
     OfGpu(gpu::Verb),
@@ -163,6 +166,7 @@ impl Verb {
             Self::Enter(args) => enter::run(args),
             Self::Keep(args) => keep::run(args, context),
             Self::Attend(args) => container::attend::run(args, context),
+            Self::Nvcc(args) => nvcc::run(args, context),
             Self::Man(args) => man::run(args, grammar().after_long_help(env::help())),
             Self::OfGpu(verb) => gpu::run(verb, context),
             Self::OfContainer(verb) => container::run(verb, context),

@@ -181,7 +181,7 @@ codes! {
     70 DoctorFailed ACT "doctor found a failure"
         "At least one check failed; each says what to do."
     71 EmulatedRuntime ACT "NVIDIA's CUDA runtime on an emulated device"
-        "The program uses NVIDIA's CUDA runtime (libcudart, or a library that carries it inside: PyTorch, CuPy, JAX, cuBLAS, cuDNN). That runtime asks the driver to prove that it is NVIDIA's, which an emulated device does not answer, so its first call fails: error 801 (not supported) with CUDA 13, error 103 with earlier ones. The shared libcudart is refused as well as the static one. Use a client of the driver API (numba-cuda, Taichi, Dr.Jit, Halide, tinygrad, cudarc and cuda-python's driver bindings run unmodified), or a machine with an NVIDIA GPU, where all of these programs run in slices. DIVVY_NOTICES=off turns the line on standard error off. docs/emulated-device.md says more."
+        "The program uses NVIDIA's CUDA runtime (libcudart, or a library that carries it inside: PyTorch, CuPy, JAX, cuBLAS, cuDNN). That runtime asks the driver to prove that it is NVIDIA's, which an emulated device does not answer, so its first call fails: error 801 (not supported) with CUDA 13, error 103 with earlier ones. NVIDIA's shared libcudart is refused as well as the static one. Compile a program of your own with `divvy nvcc`, which links it with the shared runtime: `divvy run` gives it Divvy's. Or use a client of the driver API (numba-cuda, Taichi, Dr.Jit, Halide, tinygrad, cudarc and cuda-python's driver bindings run unmodified), or a machine with an NVIDIA GPU, where all of these programs run in slices. DIVVY_NOTICES=off turns the line on standard error off. docs/emulated-device.md says more."
     72 EmulatedMachineCode ACT "code without PTX on an emulated device"
         "A module that the program loads holds machine code for some GPUs and no PTX, and an emulated device runs PTX only. The load fails with error 209 (no binary for GPU). Build it with PTX (`nvcc -gencode arch=compute_75,code=compute_75`). For numba-cuda, install it without the package nvidia-nvjitlink, with which it compiles to machine code: `pip install numba-cuda nvidia-nvvm nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl`. DIVVY_NOTICES=off turns the line on standard error off."
     73 EmulatedInstruction ACT "an instruction that the emulated device lacks"
@@ -222,6 +222,8 @@ codes! {
         "The two hosts speak different versions of the protocol. Install the same version of Divvy on both."
     96 RemoteAllowance ACT "the host has all that it was invited to"
         "An invitation can say how much memory and compute all runs of a host have together (`divvy remote invite --memory SIZE --compute SHARE`). The host's other runs leave too little of it for this one. Ask for less, end another run, or wait with `--wait`. The administrator of the GPU's host can invite the host again with other amounts."
+    97 CudaCompiler ACT "there is no CUDA compiler to use"
+        "`divvy nvcc` runs NVIDIA's nvcc, which is not part of Divvy. It is looked for in PATH, in CUDA_HOME, in the active Python environment and in /usr/local/cuda. The CUDA toolkit has it, and so have NVIDIA's packages for Python: `pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm`. It needs g++ as well."
     99 Internal ACT "something unforeseen"
         "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
 }

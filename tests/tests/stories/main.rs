@@ -33,6 +33,7 @@ mod metrics;
 mod mig;
 mod nesting;
 mod nri;
+mod nvcc;
 mod passthrough;
 mod remote;
 mod remote_hosts;

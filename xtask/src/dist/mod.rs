@@ -24,7 +24,9 @@ use crate::zig;
 use layout::Layout;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
-pub(crate) const SHIPPED: [(&str, &str); 8] = [
+pub(crate) const SHIPPED: [(&str, &str); 10] = [
+    ("cudart-12", "libdivvy_cudart_12.so"),
+    ("cudart-13", "libdivvy_cudart_13.so"),
     ("divvy", "divvy"),
     ("divvy-guest", "divvy-guest"),
     ("divvy-worker", "divvy-worker"),

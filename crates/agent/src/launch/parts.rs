@@ -21,6 +21,8 @@ pub(super) struct Parts {
     emulated: Stage,
     /// The split driver, where this installation has it.
     remote: Option<Stage>,
+    /// Our CUDA runtimes, for drivers that are not NVIDIA's.
+    runtimes: PathBuf,
     /// A driver that the user named.
     named: Option<DriverBelow>,
 }
@@ -40,6 +42,7 @@ impl Parts {
                 Some(_) => Some(stage(run, &drop_ins.remote_links()?)?),
                 None => None,
             },
+            runtimes: stage(run, &drop_ins.runtime_links())?.folder,
             drop_ins,
             named,
         })
@@ -84,6 +87,7 @@ impl Parts {
                 created,
                 (&driver.path, self.nvml_for(&driver)),
                 front,
+                (driver.origin == "emulated").then_some(&self.runtimes),
                 socket,
                 inherited,
             ),
@@ -118,7 +122,8 @@ impl Parts {
                 .remote_links()
                 .map_or_else(|fault| fault, |_| missing()));
         };
-        let mut environment = of_worker(stage, &created.directory.join("worker.sock"), inherited);
+        let socket = created.directory.join("worker.sock");
+        let mut environment = of_worker(stage, &self.runtimes, &socket, inherited);
         let uuids: Vec<&str> = created
             .devices
             .iter()
@@ -146,6 +151,7 @@ impl Parts {
 /// The split driver in front, and the socket of the worker that makes the program's calls.
 fn of_worker(
     stage: &Stage,
+    runtimes: &Path,
     socket: &Path,
     inherited: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<(String, OsString)> {
@@ -156,7 +162,11 @@ fn of_worker(
         ),
         (
             "LD_LIBRARY_PATH".into(),
-            in_front(stage.folder.as_os_str(), inherited("LD_LIBRARY_PATH"), ":"),
+            in_front(
+                &joined(&stage.folder, runtimes),
+                inherited("LD_LIBRARY_PATH"),
+                ":",
+            ),
         ),
         ("DIVVY_REMOTE".into(), socket.into()),
     ]
@@ -167,9 +177,19 @@ fn of_worker(
 /// # Errors
 /// [`Code::DropIn`], [`Code::RunDir`].
 pub fn remote_environment(run: &RunDir, socket: &Path) -> Result<Vec<(String, OsString)>, Fault> {
-    let stage = stage(run, &DropIns::find()?.remote_links()?)?;
+    let found = DropIns::find()?;
+    let runtimes = stage(run, &found.runtime_links())?.folder;
+    let stage = stage(run, &found.remote_links()?)?;
     let inherited = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    Ok(of_worker(&stage, socket, inherited))
+    Ok(of_worker(&stage, &runtimes, socket, inherited))
+}
+
+/// Two folders of libraries, the first one in front.
+fn joined(first: &Path, second: &Path) -> OsString {
+    let mut folders = first.as_os_str().to_os_string();
+    folders.push(":");
+    folders.push(second);
+    folders
 }
 
 fn missing() -> Fault {
@@ -182,6 +202,7 @@ fn environment(
     created: &CreatedSlice,
     (driver, nvml): (&Path, Option<PathBuf>),
     front: Option<&Stage>,
+    runtimes: Option<&PathBuf>,
     socket: &Path,
     inherited: impl Fn(&str) -> Option<OsString>,
 ) -> Vec<(String, OsString)> {
@@ -196,6 +217,11 @@ fn environment(
         if created.slice.terms.isolation != Isolation::Env && created.slice.terms.policy == Policy::Strict {
             folders.push(":");
             folders.push(&stage.refusals);
+        }
+        // NVIDIA's runtime asks the driver for a proof that only NVIDIA's gives: over another one ours takes its place.
+        if let Some(runtimes) = runtimes {
+            folders.push(":");
+            folders.push(runtimes);
         }
         set(
             "LD_LIBRARY_PATH",

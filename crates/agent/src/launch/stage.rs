@@ -28,6 +28,12 @@ const EMULATED: [&str; 2] = ["libdivvy_emulated_cuda.so", "libdivvy_emulated_nvm
 /// The split driver's file, for programs without a device.
 const REMOTE: &str = "libdivvy_remote_cuda.so";
 
+/// Our CUDA runtimes, by the release of CUDA: the name that programs ask for, and the file.
+const RUNTIMES: [(u32, &str, &str); 2] = [
+    (12, "libcudart.so.12", "libdivvy_cudart_12.so"),
+    (13, "libcudart.so.13", "libdivvy_cudart_13.so"),
+];
+
 /// What `$LIB` may stand for in a 32-bit x86 process: Debian's multiarch, Debian's bi-arch, and other distributions'
 /// form. `lib` is left out where the 64-bit loader itself uses it (Arch).
 const OTHER_WORD_SIZE: [&str; 3] = ["lib/i386-linux-gnu", "lib32", "lib"];
@@ -55,7 +61,7 @@ impl Pair {
     }
 }
 
-/// The unversioned name of a library, and the drop-in for it.
+/// The unversioned name of a library, and the drop-in for it. A name with a version stands in a stage as it is.
 pub type Link<'a> = (&'static str, &'a Path);
 
 /// The folder with Divvy's libraries.
@@ -67,6 +73,8 @@ pub struct DropIns {
     pub emulated: Pair,
     /// The split driver, where this installation has it.
     pub remote: Option<PathBuf>,
+    /// Our CUDA runtimes, where this installation has them.
+    pub runtimes: Vec<(&'static str, PathBuf)>,
 }
 
 impl DropIns {
@@ -108,7 +116,28 @@ impl DropIns {
             limiter: pair(LIMITER)?,
             emulated: pair(EMULATED)?,
             remote: find(REMOTE).ok(),
+            runtimes: RUNTIMES
+                .iter()
+                .filter_map(|(_, name, file)| Some((*name, find(file).ok()?)))
+                .collect(),
         })
+    }
+
+    /// The links of a stage with our CUDA runtimes.
+    #[must_use]
+    pub fn runtime_links(&self) -> Vec<Link<'_>> {
+        self.runtimes
+            .iter()
+            .map(|(name, file)| (*name, file.as_path()))
+            .collect()
+    }
+
+    /// Our runtime of a release of CUDA, where this installation has it.
+    #[must_use]
+    pub fn runtime(&self, major: u32) -> Option<&Path> {
+        let (_, wanted, _) = RUNTIMES.iter().find(|(release, ..)| *release == major)?;
+        let (_, file) = self.runtimes.iter().find(|(name, _)| name == wanted)?;
+        Some(file)
     }
 
     /// The links of a stage with the split driver.
@@ -264,6 +293,12 @@ fn build(run: &RunDir, done: &str, links: &[(&str, PathBuf)], lib: &str) -> std:
     let stage = stages.folder(&aside, READABLE)?;
     let natives: Vec<&str> = lib.split(',').collect();
     for (name, file) in links {
+        if name.contains(".so.") {
+            for native in &natives {
+                deep(&stage, native)?.link_or_copy(file, name)?;
+            }
+            continue;
+        }
         let with_version = format!("{name}.1");
         let mut first: Option<PathBuf> = None;
         for native in &natives {
@@ -321,6 +356,7 @@ pub fn stage_for_others(run: &RunDir) -> Result<(), Fault> {
     stage(run, &found.limiter.links())?;
     stage(run, &found.emulated.links())?;
     stage(run, &[found.emulated.nvml_link()])?;
+    stage(run, &found.runtime_links())?;
     if found.remote.is_some() {
         stage(run, &found.remote_links()?)?;
     }

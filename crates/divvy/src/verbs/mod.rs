@@ -20,6 +20,7 @@ pub mod k8s;
 pub mod keep;
 pub mod kill;
 pub mod man;
+pub mod nvcc;
 pub mod ps;
 pub mod remote;
 pub mod resize;
