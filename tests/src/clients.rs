@@ -50,6 +50,14 @@ pub fn tools_python() -> Option<PathBuf> {
     require(python.exists(), "the tools that watch GPUs (cargo xtask setup)").then_some(python)
 }
 
+/// The interpreter with Nova's own parsers, and the program that calls them, or nothing when they were not set up and need
+/// not be.
+pub fn nova_parsers() -> Option<(PathBuf, PathBuf)> {
+    let python = workspace().join("target/nova/bin/python");
+    let program = workspace().join("tests/nova/parsers.py");
+    require(python.exists(), "Nova's parsers (cargo xtask setup)").then_some((python, program))
+}
+
 /// nvtop, or nothing when it was not set up and need not be.
 pub fn nvtop() -> Option<PathBuf> {
     let nvtop = workspace().join("target/debian/nvtop/usr/bin/nvtop");

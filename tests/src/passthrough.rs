@@ -54,7 +54,7 @@ const MODULES: [(&str, &[&str]); 13] = [
 
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
-export PATH=/bin NO_COLOR=1
+export PATH=/bin:/usr/bin NO_COLOR=1
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -91,7 +91,7 @@ const DEVICES: &[&str] = &[
     "virtio-net-pci,bus=rp2,addr=0.1,disable-legacy=on",
 ];
 
-/// Runs a story, a script of root's there, with `divvy`, `vfio-probe` and `strace`; what it printed.
+/// Runs a story, a script of root's there, with `divvy`, `vfio-probe`, `strace` and QEMU; what it printed.
 ///
 /// None where something is missing and need not be there.
 pub fn run(machines: &Machines, folder: &Path, story: &str) -> Option<String> {
@@ -99,11 +99,11 @@ pub fn run(machines: &Machines, folder: &Path, story: &str) -> Option<String> {
     let root = folder.join("root");
     fs::write(&root, archive(machines, &strace, folder, story)).expect("written");
     let output = Command::new("timeout")
-        .arg("120")
+        .arg("300")
         .arg(&machines.qemu)
         .args(["-accel", "tcg,thread=multi"])
         .args(["-machine", "q35,kernel-irqchip=split"])
-        .args(["-cpu", "qemu64,+svm", "-m", "768"])
+        .args(["-cpu", "qemu64,+svm", "-smp", "2", "-m", "1280"])
         .args([
             "-nodefaults",
             "-no-reboot",
@@ -160,10 +160,20 @@ fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str) -> Ve
         list.as_bytes(),
         0o644,
     );
+    let nested = [
+        Path::new("/usr/share/seabios/bios-256k.bin"),
+        // Debian's QEMU has its processor in a module.
+        Path::new("/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so"),
+    ];
+    for file in nested.into_iter().filter(|file| file.exists()) {
+        let path = file.strip_prefix("/").expect("from the root");
+        root.file(path.to_str().expect("a path of text"), &read(file), 0o644);
+    }
     let programs = [
         binaries().join("divvy"),
         binaries().join("vfio-probe"),
         strace.to_owned(),
+        machines.qemu.clone(),
     ];
     for program in &programs {
         let name = program
@@ -171,6 +181,11 @@ fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str) -> Ve
             .expect("a name")
             .to_string_lossy()
             .into_owned();
+        // QEMU looks for its modules beside the folder of programs.
+        let place = match *program == machines.qemu {
+            true => "usr/bin",
+            false => "bin",
+        };
         // Without what debuggers need, which is most of it.
         let small = folder.join(&name);
         let stripped = Command::new("strip").arg("-o").arg(&small).arg(program).status();
@@ -178,7 +193,7 @@ fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str) -> Ve
             true => &small,
             false => program,
         };
-        root.file(&format!("bin/{name}"), &read(file), 0o755);
+        root.file(&format!("{place}/{name}"), &read(file), 0o755);
         for library in needed(program) {
             let path = library.strip_prefix("/").unwrap_or(&library);
             root.file(path.to_str().expect("a path of text"), &read(&library), 0o755);

@@ -40,6 +40,12 @@ pub fn tools(also: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("Cannot write {}", pointer.display()))
 }
 
+/// Makes `target/nova` with the packages of tests/nova/requirements.txt: Nova's own parsers of what is written for it.
+pub fn nova() -> anyhow::Result<()> {
+    let list = workspace_root().join("tests/nova/requirements.txt");
+    environment(&workspace_root().join("target/nova"), &list)
+}
+
 /// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
 /// finished with the same list.
 pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {

@@ -100,6 +100,7 @@ pub fn for_tests() -> anyhow::Result<()> {
         debian::install(&["g++"], "the programs that nvcc makes")?;
     }
     python::compiler()?;
+    python::nova()?;
     // The index of Python packages has its sources only, which would have to be run to be installed.
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;

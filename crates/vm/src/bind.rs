@@ -268,9 +268,15 @@ pub fn bind(
     let steps = plan.steps(|module| target(root, module));
     let done = steps.iter().try_for_each(|step| {
         step.take(kernel).map_err(|error| {
-            Fault::new(Code::VmBind, "the kernel refuses to hand the device over")
+            let fault = Fault::new(Code::VmBind, "the kernel refuses to hand the device over")
                 .cause(step.as_shell())
-                .because(&error)
+                .because(&error);
+            match error.kind() {
+                std::io::ErrorKind::ReadOnlyFilesystem => {
+                    fault.hint("/sys cannot be written here, as in a container: run it on the host itself")
+                }
+                _ => fault,
+            }
         })
     });
     match done.and_then(|()| verify(root, &record)) {

@@ -65,6 +65,13 @@ fn each_planted_mistake_is_named() {
             "nova-compute does not start",
         ),
         (
+            on_compute(
+                "\"vendor_id\": \"10de\", \"product_id\": \"26b9\", \"device",
+                "\"resource_class\": \"CUSTOM_X\", \"device",
+            ),
+            "Nova refuses it where pci_in_placement is not on",
+        ),
+        (
             on_compute("26b9\", \"address\"", "2330\", \"address\""),
             "fits none of the devices",
         ),

@@ -6,8 +6,10 @@ use std::process::{Command, Stdio};
 use divvy_host::machine::Sysroot;
 use divvy_model::Bytes;
 use divvy_tests::build::workspace;
-use divvy_tests::clients::required_file;
+use divvy_tests::clients::{nova_parsers, required_file};
 use divvy_vm::machine::{Machine, Pages, Request};
+use divvy_vm::openstack::conf::{self, Form};
+use divvy_vm::openstack::products;
 use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware};
 
 const LEFT: &str = "0000:65:00.0";
@@ -148,6 +150,60 @@ fn a_domain_that_is_changed_keeps_the_rest() {
     );
     for broken in ["", "<network/>", "<domain>", "<!DOCTYPE domain []><domain/>"] {
         libvirt::merge(broken, &planned).expect_err(broken);
+    }
+}
+
+/// Nova reads what is written for it, and refuses what it would refuse on a host.
+#[test]
+fn nova_reads_its_files() {
+    let Some((python, program)) = nova_parsers() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let parse = |text: &str| {
+        let file = folder.path().join("nova.conf");
+        std::fs::write(&file, text).expect("written");
+        let output = Command::new(&python)
+            .arg(&program)
+            .arg(&file)
+            .output()
+            .expect("Python starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.success() {
+            true => Ok(serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")),
+            false => Err(said),
+        }
+    };
+    let tree = workspace().join("examples/hosts/passthrough");
+    let products = products(&Sysroot::at(tree), &[]).expect("GPUs");
+    for form in [Form::Now, Form::Old] {
+        let compute = conf::compute(&products, form);
+        let read = parse(&compute).expect("Nova takes it");
+        let devices = serde_json::json!([
+            ["10de", "1eb8", "0000:17:00.0"],
+            ["10de", "26b9", "0000:65:00.0"],
+            ["10de", "26b9", "0000:b3:00.0"],
+        ]);
+        assert_eq!(read["devices"], devices);
+        assert_eq!(read["report_in_placement"], form == Form::Now);
+        assert_eq!(read["aliases"]["gpu-10de-26b9"][0]["dev_type"], "type-PF");
+        let api = parse(&conf::api(&products, form)).expect("Nova takes it");
+        assert_eq!(api["aliases"], read["aliases"], "both sides have the same");
+        assert_eq!(api["pci_in_placement"], form == Form::Now);
+        let filters = api["filters"].as_array().expect("a list");
+        assert!(filters.contains(&"PciPassthroughFilter".into()), "{api}");
+        for (from, to, wanted) in [
+            ("type-PF", "type-GPU", "is not one of"),
+            (
+                "\"vendor_id\": \"10de\", \"product_id\": \"26b9\", \"device",
+                "\"resource_class\": \"X\", \"device",
+                "vendor_id",
+            ),
+            ("0000:65:00.0", "0000:65.00.0", "does not parse"),
+        ] {
+            let said = parse(&compute.replace(from, to)).expect_err(to);
+            assert!(said.contains(wanted), "{wanted}: {said}");
+        }
     }
 }
 

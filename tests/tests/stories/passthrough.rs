@@ -15,6 +15,10 @@ group=$(basename $(readlink /sys/bus/pci/devices/0000:01:00.0/iommu_group))
 part doctor; divvy vm doctor 01:00.0; echo "ended $?"
 part bind; divvy vm bind 01:00.0; echo "ended $?"; divvy vm status
 part machine; vfio-probe $group 0000:01:00.0 0000:01:00.1; echo "ended $?"
+part nested; divvy vm args 01:00.0 --vcpus 1 --memory 64MiB --pages 4KiB >/words
+sed -i 's/accel=kvm/accel=tcg/; s/host,host-phys-bits=on[^ ]*/max/' /words
+echo "$(tr -d '\\' </words | tr '\n' ' ') -nodefaults -display none -S -monitor stdio" >/machine
+printf 'info qtree\nquit\n' | sh /machine >/said; echo "ended $?"; grep 'host = "0000' /said
 part held; (exec 7<>/dev/vfio/$group; sleep 60) & holder=$!
 until divvy vm status | grep -q "in use"; do sleep 0.1; done
 divvy vm unbind 01:00.0; echo "ended $?"; kill $holder; killall sleep
@@ -78,6 +82,11 @@ fn a_gpu_goes_to_a_machine_and_comes_back() {
             "dma stopped",
             "ended 0",
         ],
+    );
+    // QEMU itself takes the group by the words that were printed for it.
+    has(
+        "nested",
+        &["ended 0", "host = \"0000:01:00.0\"", "host = \"0000:01:00.1\""],
     );
     has(
         "held",

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::Product;
+use super::conf::resource_class;
 use super::ini::{Setting, read};
 
 /// A mistake.
@@ -282,7 +283,7 @@ fn aliases(file: &File, products: &[Product], found: &mut Found) -> Aliases {
                 continue;
             };
             let kind = text("device_type").unwrap_or_else(|| "type-PCI".to_owned());
-            if !["type-PCI", "type-PF", "type-VF", "vdpa"].contains(&kind.as_str()) {
+            if !["type-PCI", "type-PF", "type-VF"].contains(&kind.as_str()) {
                 found.add(
                     file,
                     line,
@@ -296,6 +297,17 @@ fn aliases(file: &File, products: &[Product], found: &mut Found) -> Aliases {
                     line,
                     format!("the alias `{name}` asks for type-PCI, and this GPU has virtual functions: no host ever fits"),
                     "write \"device_type\": \"type-PF\"",
+                );
+            }
+            let has_ids = object.contains_key("vendor_id") && object.contains_key("product_id");
+            if !has_ids && !file.is_on("filter_scheduler", "pci_in_placement") {
+                found.add(
+                    file,
+                    line,
+                    format!(
+                        "the alias `{name}` has no ids: Nova refuses it where pci_in_placement is not on"
+                    ),
+                    "add vendor_id and product_id",
                 );
             }
             if let Some(policy) = text("numa_policy")
@@ -328,7 +340,8 @@ fn is_sriov(alias: &Map<String, Value>, products: &[Product]) -> bool {
     let (vendor, device) = (id("vendor_id"), id("product_id"));
     if let Some(class) = alias.get("resource_class").and_then(Value::as_str) {
         let mut own = products.iter();
-        return own.any(|product| product.is_sriov && super::conf::resource_class(product) == class);
+        let class_of = |product: &Product| resource_class(product.vendor, product.device);
+        return own.any(|product| product.is_sriov && class_of(product) == class);
     }
     let own = products
         .iter()
@@ -378,10 +391,21 @@ fn fits(alias: &Map<String, Value>, device: &Map<String, Value>) -> bool {
     };
     let same = |key: &str| match (text(alias, key), text(device, key)) {
         (Some(a), Some(b)) => a == b,
-        (Some(_), None) => key != "resource_class",
+        (Some(_), None) | (None, _) => true,
+    };
+    // Without one of its own a device has the class that its ids make.
+    let id = |key: &str| u16::from_str_radix(&text(device, key)?, 16).ok();
+    let made = id("vendor_id").zip(id("product_id"));
+    let made = made.map(|(vendor, device)| resource_class(vendor, device).to_ascii_lowercase());
+    let class = match (
+        text(alias, "resource_class"),
+        text(device, "resource_class").or(made),
+    ) {
+        (Some(a), Some(b)) => a == b,
+        (Some(_), None) => false,
         (None, _) => true,
     };
-    same("vendor_id") && same("product_id") && same("resource_class")
+    same("vendor_id") && same("product_id") && class
 }
 
 fn switches(api: &File, compute: &File, found: &mut Found) {

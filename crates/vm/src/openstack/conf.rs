@@ -36,17 +36,12 @@ pub fn compute(products: &[Product], form: Form) -> String {
                 product.vendor, product.device
             );
             if form == Form::Now {
-                let _ = write!(
-                    spec,
-                    ", \"resource_class\": \"{}\", \"traits\": \"{}\"",
-                    resource_class(product),
-                    product.trait_name
-                );
+                let _ = write!(spec, ", \"traits\": \"{}\"", product.trait_name);
             }
             let _ = writeln!(text, "{name} = {{{spec}}}");
         }
     }
-    text.push_str(&aliases(products, form));
+    text.push_str(&aliases(products));
     text
 }
 
@@ -56,7 +51,7 @@ pub fn api(products: &[Product], form: Form) -> String {
     let mut text = String::from(
         "# On the hosts of nova-api and nova-scheduler. Restart both after it. The aliases are the same as on compute hosts.\n[pci]\n",
     );
-    text.push_str(&aliases(products, form));
+    text.push_str(&aliases(products));
     text.push_str("\n[filter_scheduler]\n");
     if form == Form::Now {
         text.push_str("# Only once every compute host reports its devices.\npci_in_placement = true\n");
@@ -68,27 +63,23 @@ pub fn api(products: &[Product], form: Form) -> String {
     text
 }
 
-/// The resource class of a product's devices in Placement.
+/// The resource class that Nova gives a product's devices in Placement.
 #[must_use]
-pub fn resource_class(product: &Product) -> String {
-    format!("CUSTOM_PCI_GPU_{:04X}_{:04X}", product.vendor, product.device)
+pub fn resource_class(vendor: u16, device: u16) -> String {
+    format!("CUSTOM_PCI_{vendor:04X}_{device:04X}")
 }
 
-fn aliases(products: &[Product], form: Form) -> String {
+fn aliases(products: &[Product]) -> String {
     let mut text = String::new();
     for product in products {
-        // Nova takes one of the two ways to name a device, not both.
-        let what = match form {
-            Form::Now => format!("\"resource_class\": \"{}\"", resource_class(product)),
-            Form::Old => format!(
-                "\"vendor_id\": \"{:04x}\", \"product_id\": \"{:04x}\"",
-                product.vendor, product.device
-            ),
-        };
+        // Compute hosts refuse an alias that has a resource class and no ids.
         let _ = writeln!(
             text,
-            "alias = {{\"name\": \"{}\", {what}, \"device_type\": \"{}\", \"numa_policy\": \"preferred\"}}",
+            "alias = {{\"name\": \"{}\", \"vendor_id\": \"{:04x}\", \"product_id\": \"{:04x}\", \"device_type\": \"{}\", \
+             \"numa_policy\": \"preferred\"}}",
             product.alias,
+            product.vendor,
+            product.device,
             product.device_type()
         );
     }

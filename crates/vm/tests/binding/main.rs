@@ -108,6 +108,10 @@ fn a_write_that_fails_leaves_everything_as_it_was() {
             "{at}: {fault:?}"
         );
         assert!(played.is_as_first(), "{at}");
+        assert!(
+            fault.hint.is_some_and(|hint| hint.contains("on the host itself")),
+            "{at}"
+        );
         played.with(Trouble::None);
         assert_eq!(put_right(&mut played), [], "{at}: no record is left");
         try_bind(&mut played).expect("it goes now");
