@@ -73,9 +73,12 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
     assert!(entries[2].ends_with("/$LIB/libnvidia-ml.so.1"), "{preload}");
     let folder = value("LD_LIBRARY_PATH");
     let folders: Vec<_> = folder.split(':').collect();
-    let [ours, refusals, "/opt/own"] = folders[..] else {
+    let [ours, refusals, runtimes, "/opt/own"] = folders[..] else {
         panic!("{folder}");
     };
+    for name in ["libcudart.so.12", "libcudart.so.13"] {
+        assert!(Path::new(runtimes).join(name).exists(), "{runtimes}/{name}");
+    }
     assert!(
         Path::new(refusals).join("libnvidia-opencl.so.1").exists(),
         "{refusals}"

@@ -31,8 +31,15 @@ pub fn divvy() -> &'static Path {
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile])
             .args(
-                ["limit-cuda", "limit-nvml", "emulated-cuda", "emulated-nvml"]
-                    .map(|name| format!("--package={name}")),
+                [
+                    "cudart-12",
+                    "cudart-13",
+                    "limit-cuda",
+                    "limit-nvml",
+                    "emulated-cuda",
+                    "emulated-nvml",
+                ]
+                .map(|name| format!("--package={name}")),
             )
             .output()
             .expect("cargo starts");
