@@ -45,17 +45,30 @@ fn a_fatal_error_of_one_does_not_touch_the_others() {
 
 #[test]
 fn a_program_on_two_devices_has_its_part_of_both() {
+    a_gang_has_its_part(1000, 1000);
+}
+
+/// Each of its launches outlasts any quantum, on both devices at once.
+#[test]
+fn a_program_on_two_devices_with_long_launches_has_its_part_of_both() {
+    a_gang_has_its_part(80_000, 10_000);
+}
+
+/// A program on two devices, with kernels of so many microseconds, beside one program on each of them.
+fn a_gang_has_its_part(kernel_us: u32, beside_us: u32) {
     let host = Host::with_devices("h100*2,timing=model");
-    let one = |name: &str, device: &str, terms: &[&str], count: &str| {
+    let one = |name: &str, device: &str, us: u32, count: &str| {
         let mut command = host.divvy(["run", "--name", name, "--memory", "1GiB", "--device", device]);
-        command.args(terms).arg("--").arg(spinner()).args(["1000", count]);
+        command.args(["--compute", "50%", "--"]).arg(spinner());
+        command.args([&us.to_string(), count]);
         Tenant::start(command)
     };
-    let both = one("both", "0,1", &["--compute", "50%"], "2");
+    // They come first: what a program launches while it is alone is not counted, and is in flight for long.
     let beside = [
-        one("first", "0", &["--compute", "50%"], "1"),
-        one("second", "1", &["--compute", "50%"], "1"),
+        one("first", "0", beside_us, "1"),
+        one("second", "1", beside_us, "1"),
     ];
+    let both = one("both", "0,1", kernel_us, "2");
     let usage = |place: usize| engine_of(&host, "h100*2,timing=model", place);
     let from = until("all of them run", || {
         let now = [usage(0), usage(1)];
