@@ -1,13 +1,15 @@
 //! What leases cost an undisturbed tenant: its throughput in a slice over its throughput without Divvy. And what
-//! supervision costs an honest one: its throughput in a supervised slice over that in a cooperative one.
+//! supervision costs an honest one: its throughput in a supervised slice over that in a cooperative one, and the shares
+//! of two tenants at either level.
 
 use std::time::Instant;
 
+use divvy_arbiter::sim::Outcome;
 use divvy_arbiter::{MICROSECOND, MILLISECOND, Nanos};
 use divvy_bench::statistics::median;
 
 use crate::host::Way;
-use crate::shares::{SETTLE, greedy};
+use crate::shares::{SETTLE, greedy, play};
 use crate::{Bench, verdict};
 
 /// How an undisturbed tenant runs: how it is called, and whether an idle slice stands beside it, so that it leases.
@@ -67,7 +69,58 @@ pub fn print(bench: &Bench) -> anyhow::Result<u32> {
             );
         }
     }
+    for (name, cooperative, supervised) in LEVELS {
+        let mut rows = [Vec::new(), Vec::new()];
+        for _ in 0..bench.repeats {
+            for (rows, way) in rows.iter_mut().zip([cooperative, supervised]) {
+                rows.push(play(bench, way, &SPLIT, &[MILLISECOND], false)?);
+            }
+        }
+        let [cooperative, supervised] = rows.map(|rows| Shared::median(&rows));
+        let met =
+            (cooperative.part - supervised.part).abs() <= 1.0 && supervised.used >= 0.99 * cooperative.used;
+        println!(
+            "  30/70 of 1 ms, {name}: cooperative {:.1} % of what is used, and {:.1} % used; supervised {:.1} and {:.1}  {}",
+            cooperative.part,
+            cooperative.used,
+            supervised.part,
+            supervised.used,
+            verdict(met, &mut missed)
+        );
+    }
     Ok(missed)
+}
+
+/// Two tenants of these shares, soft and hard, at either level.
+const SPLIT: [f64; 2] = [30.0, 70.0];
+const LEVELS: [(&str, Way, Way); 2] = [
+    (
+        "soft",
+        Way::Leases(&[]),
+        Way::Leases(&["--isolation", "supervised"]),
+    ),
+    (
+        "hard",
+        Way::Leases(&["--cap", "hard"]),
+        Way::Leases(&["--cap", "hard", "--isolation", "supervised"]),
+    ),
+];
+
+/// The first tenant's part of what both used, and what both used of the device, in percent.
+struct Shared {
+    part: f64,
+    used: f64,
+}
+
+impl Shared {
+    fn median(rows: &[Outcome]) -> Self {
+        let used = |row: &Outcome| -> f64 { (0..2).map(|n| row.percent(n, 0, row.lasted)).sum() };
+        let part = |row: &Outcome| row.percent(0, 0, row.lasted) * 100.0 / used(row).max(1.0);
+        Self {
+            part: median(&mut rows.iter().map(part).collect::<Vec<_>>()),
+            used: median(&mut rows.iter().map(used).collect::<Vec<_>>()),
+        }
+    }
 }
 
 fn rate(bench: &Bench, way: Way, share: f64, beside: bool, length: Nanos) -> anyhow::Result<f64> {
