@@ -18,7 +18,7 @@ use crate::api::{HelperState, Status};
 use crate::holder::PageHolder;
 use crate::journal::history::History;
 use crate::journal::{Incident, Journal};
-use crate::leasing::Leasing;
+use crate::leasing::{Leasing, monotonic};
 use crate::life::adopt::Adoption;
 use crate::life::anchors::LifetimeAnchors;
 use crate::life::container::Containers;
@@ -214,6 +214,7 @@ impl Daemon {
             members: members.clone(),
             journal: journal.clone(),
             known: Mutex::default(),
+            clock: monotonic,
             frozen: Mutex::default(),
             ended: AtomicU64::new(0),
             freezes: AtomicU64::new(0),

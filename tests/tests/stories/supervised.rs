@@ -261,7 +261,7 @@ fn a_program_that_a_tracer_keeps_from_its_end_holds_no_more_than_its_slice_for_l
         .arg(renamed(&host));
     holds_no_more(&host, command, 5);
     let events = succeeded(&finish(&mut host.divvy(["events"])));
-    assert!(events.contains("it traces process"), "{events}");
+    assert!(events.contains("as a tracer it keeps process"), "{events}");
 }
 
 /// Containers are supervised by default. Here the policy lets the program be that goes past the limiter.

@@ -48,6 +48,8 @@ pub(super) struct Accounts {
     pub all: HashMap<(String, String), Account>,
     /// There was a look before.
     has_looked: bool,
+    /// What was written down last.
+    stored: Vec<Largest>,
 }
 
 impl Accounts {
@@ -62,9 +64,7 @@ impl Accounts {
             let record = present.get(slice.as_str());
             record.is_some_and(|record| record.shares.on(device).is_some())
         };
-        let count = self.all.len();
         self.all.retain(|of, _| is_there(of));
-        let mut is_changed = self.all.len() < count;
         let before: Vec<Largest> = match is_first {
             true => records::stored_limits(run),
             false => Vec::new(),
@@ -83,15 +83,14 @@ impl Accounts {
                         ..Account::default()
                     }
                 });
-                is_changed |= account.note_limit(share);
+                account.note_limit(share);
             }
         }
-        if is_changed || is_first {
-            self.store(run);
-        }
+        self.store(run, is_first);
     }
 
-    fn store(&self, run: &RunDir) {
+    /// Writes the largest limits down where they changed, or `always`.
+    fn store(&mut self, run: &RunDir, always: bool) {
         let limits = self.all.iter().filter_map(|((slice, device), account)| {
             Some(Largest {
                 slice: slice.clone(),
@@ -101,9 +100,14 @@ impl Accounts {
         });
         let mut limits: Vec<Largest> = limits.collect();
         limits.sort_unstable();
+        if limits == self.stored && !always {
+            return;
+        }
         if let Err(fault) = records::store_limits(run, &limits) {
             tracing::warn!("{fault}: {}", fault.causes.join(": "));
         }
+        // What cannot be written is not tried at each look.
+        self.stored = limits;
     }
 
     /// Has those go on whose device gives no figure any more, as of `at`. Returns them.
@@ -126,10 +130,10 @@ impl Accounts {
 }
 
 impl Account {
-    /// Returns whether its limit is larger than it was known to be.
-    fn note_limit(&mut self, share: &DeviceShare) -> bool {
+    /// Notes its limit, if that is the largest so far.
+    fn note_limit(&mut self, share: &DeviceShare) {
         let limit = Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0));
-        // What an adopted slice had before is not known where no earlier agent wrote it down.
+        // What an adopted slice had before is not known where no earlier agent wrote it down: the first figure tells.
         let is_larger = match self.largest {
             None => !self.is_adopted,
             Some(largest) => limit > largest,
@@ -137,6 +141,5 @@ impl Account {
         if is_larger {
             self.largest = Some(limit);
         }
-        is_larger
     }
 }

@@ -11,13 +11,10 @@ use super::turn::Turn;
 use crate::api::events::EventKind;
 use crate::decide::supervise::ProcessId;
 use crate::decide::supervise::memory::{Held, Target};
-use crate::leasing::monotonic;
 use crate::system::procs;
 
 /// How often the processes of a slice that is to be ended as a whole are looked for.
 const ROUNDS: usize = 16;
-/// A killed process that is not on its way out after so long is held by its tracer, in nanoseconds.
-const HELD: u64 = 150_000_000;
 
 impl Turn<'_> {
     pub fn end(&mut self, target: Target, beyond: Bytes, processes: &[Held]) {
@@ -51,61 +48,47 @@ impl Turn<'_> {
 
     /// Ends these processes. The event comes first: a `divvy run` that waits for one of them asks as soon as that ends.
     pub fn end_these(&mut self, ids: Vec<ProcessId>, why: &str) {
-        let known: HashSet<ProcessId> = ids
-            .iter()
-            .filter(|id| self.account.memory.is_ending(**id))
-            .copied()
-            .collect();
-        self.account.memory.note_end(ids.iter().copied(), monotonic());
+        let (mut signalled, mut refused) = (Vec::new(), Vec::new());
         for id in ids {
-            // It was told of, and is signalled at each look.
-            if known.contains(&id) {
-                continue;
-            }
-            // One that has become another user's is told of as one that does not end.
-            let may = self
-                .register
-                .get(id)
-                .is_some_and(|vouched| vouched.may_be_signalled(id));
-            if !may {
-                continue;
-            }
-            let message = format!("process {} ({}) {why}", id.pid, procs::command(id.pid));
-            self.tell(EventKind::OveruseEnded, Some(id), message);
-            let ended = self
-                .register
-                .get(id)
-                .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
-            if ended {
-                self.supervisor.ended.fetch_add(1, Relaxed);
+            // One that was signalled before was told of then, and a KILL cannot be undone.
+            match self.killed.has(id) || self.end_one(id, why) {
+                true => signalled.push(id),
+                false => refused.push(id),
             }
         }
+        let now = (self.supervisor.clock)();
+        self.account.memory.note_end(&signalled, &refused, now);
     }
 
-    /// Ends what was to be ended and is there still, and what holds it: a tracer keeps a killed process before its end for
-    /// as long as it likes, with all its memory. Only a tracer of this slice is ended.
-    pub fn end_again(&mut self) {
-        for (id, since) in self.account.memory.ending() {
-            let _sent = self
-                .register
-                .get(id)
-                .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
-            if self.at.saturating_sub(since) <= HELD || procs::is_leaving(id.pid) {
-                continue;
-            }
-            let mut found: Vec<ProcessId> = Vec::new();
-            for tracer in procs::tracers(id.pid) {
-                let tracer = self.register.find(tracer, self.slices);
-                let is_ours = |tracer: &ProcessId| {
-                    let vouched = self.register.get(*tracer);
-                    vouched.is_some_and(|vouched| vouched.slice == self.record.id)
-                        && !self.account.memory.is_ending(*tracer)
-                };
-                found.extend(tracer.filter(is_ours));
-            }
-            if !found.is_empty() {
-                let why = format!("is ended: it traces process {}, which was to be ended", id.pid);
-                self.end_these(found, &why);
+    /// Returns whether it was signalled. One that has become another user's is not: what it holds is looked at again before
+    /// it is asked for another time, and it is told of as one that does not end.
+    fn end_one(&mut self, id: ProcessId, why: &str) -> bool {
+        let vouched = self.register.get(id);
+        if !vouched.is_some_and(|vouched| vouched.may_be_signalled(id)) {
+            return false;
+        }
+        let message = format!("process {} ({}) {why}", id.pid, procs::command(id.pid));
+        self.tell(EventKind::OveruseEnded, Some(id), message);
+        let vouched = self.register.get(id);
+        let is_sent = vouched.is_some_and(|vouched| vouched.signal(id, Signal::KILL));
+        if is_sent {
+            self.killed.note(id, (self.supervisor.clock)());
+            self.supervisor.ended.fetch_add(1, Relaxed);
+        }
+        is_sent
+    }
+
+    /// Ends what keeps killed processes from their end.
+    pub fn end_tracers(&mut self) {
+        for killed in self.account.memory.ending() {
+            let now = (self.record.uid, self.at);
+            let found = self.killed.tracers(killed, now, self.register, self.slices);
+            for id in found {
+                let why = format!(
+                    "is ended: as a tracer it keeps process {} from its end",
+                    killed.0.pid
+                );
+                let _refused_as_another_users = self.end_one(id, &why);
             }
         }
     }
@@ -132,12 +115,19 @@ impl Turn<'_> {
         }
     }
 
+    /// Tells of it, or of a process of another slice of its user's, if `id` is one.
     pub fn tell(&self, kind: EventKind, id: Option<ProcessId>, message: String) {
+        let vouched = id.and_then(|id| self.register.get(id));
+        let other = vouched.filter(|vouched| vouched.slice != self.record.id);
+        let other = other.and_then(|vouched| {
+            let mut records = self.slices.records.iter();
+            records.find(|record| record.id == vouched.slice)
+        });
+        let record = other.unwrap_or(self.record);
         let journal = &self.supervisor.journal;
-        if journal.may_log(self.record.uid) {
-            tracing::warn!(slice = self.record.name, kind = kind.name(), "{message}");
+        if journal.may_log(record.uid) {
+            tracing::warn!(slice = record.name, kind = kind.name(), "{message}");
         }
-        let run = id.and_then(|id| self.register.get(id)?.run);
-        journal.tell_run(kind, self.record, run, message);
+        journal.tell_run(kind, record, vouched.and_then(|vouched| vouched.run), message);
     }
 }

@@ -6,6 +6,7 @@
 //! - [`freezer`]: the slices whose processes are stopped;
 //! - [`sight`]: the figures of one look;
 //! - [`stopped`]: how a stopped process goes on;
+//! - [`tracers`]: what keeps a killed process from its end;
 //! - [`watchdog`]: the process that lets go on what is stopped where the agent is killed.
 //!
 //! What is done is decided in [`crate::decide::supervise`], without a clock or a system.
@@ -19,6 +20,7 @@ mod slices;
 mod stopped;
 #[cfg(test)]
 mod tests;
+mod tracers;
 mod turn;
 mod watchdog;
 
@@ -33,7 +35,7 @@ use divvy_model::{Condition, DeviceRecord, Isolation, SliceRecord};
 use crate::api::events::EventKind;
 use crate::decide::supervise::dead::{Charged, Dead, Finding};
 use crate::journal::Journal;
-use crate::leasing::{Charge, Leasing, monotonic};
+use crate::leasing::{Charge, Leasing};
 use crate::life::members::Members;
 use crate::life::slice::Slice;
 use crate::start::rundir::{KeepCommand, RunDir};
@@ -44,6 +46,7 @@ use freezer::Freezer;
 use register::Register;
 use sight::{OfSlice, Sight};
 use slices::Slices;
+use tracers::Killed;
 use turn::Turn;
 use watchdog::Watchdog;
 pub(crate) use watchdog::{WATCHDOG, watch};
@@ -56,8 +59,6 @@ const ALERT: Duration = Duration::from_millis(100);
 const HUNT: Duration = Duration::from_millis(20);
 /// For how long looks stay that fast after a figure of a process that no look found alive, in nanoseconds.
 const HUNTED: u64 = 2_000_000_000;
-/// For how long looks come as fast after a process was ended that is still there, in nanoseconds.
-const ENDS: u64 = 1_000_000_000;
 /// How seldom all processes of supervised slices are noted at most, in nanoseconds: one that ends its `divvy run` later is
 /// still known to be the slice's. Each look does so where a walk over all processes is cheap.
 const NOTED: u64 = 1_000_000_000;
@@ -77,6 +78,8 @@ pub(crate) struct Supervisor {
     pub journal: Arc<Journal>,
     /// What earlier looks saw.
     pub known: Mutex<Known>,
+    /// The clock, in nanoseconds.
+    pub clock: fn() -> u64,
     /// The ids of the slices that are frozen, or pay back what they took.
     pub frozen: Mutex<HashSet<String>>,
     /// Processes that were ended.
@@ -92,6 +95,7 @@ pub(crate) struct Supervisor {
 pub(crate) struct Known {
     register: Register,
     freezer: Option<Freezer>,
+    killed: Killed,
     accounts: Accounts,
     /// The use by processes that have ended, by device.
     dead: HashMap<String, Dead>,
@@ -141,7 +145,7 @@ impl Supervisor {
                 device,
                 sight: Sight::of(&self.nvidia, self.run.path(), device),
                 charges: self.leasing.charges(),
-                at: monotonic(),
+                at: (self.clock)(),
             })
             .collect();
         // A slice within another may have begun meanwhile: its processes are not the outer one's.
@@ -161,6 +165,7 @@ impl Supervisor {
             return CALM;
         };
         known.register.settle();
+        known.killed.settle((self.clock)());
         // Processes that outlive their slice have a limit of nothing.
         let is_there = |record: &SliceRecord| records.iter().any(|other| other.id == record.id);
         let mut ended = std::mem::take(&mut known.records);
@@ -171,7 +176,7 @@ impl Supervisor {
             .chain(&ended)
             .collect();
         known.records = supervised.iter().map(|record| (*record).clone()).collect();
-        let at = monotonic();
+        let at = (self.clock)();
         let judged_at = at;
         known.accounts.keep(&supervised, at, &self.run);
         // Nothing stays stopped for a slice that has ended or is no longer supervised.
@@ -194,6 +199,11 @@ impl Supervisor {
             let pause = u64::try_from((slices.took() * NOTED_PART).as_nanos());
             known.notes_at = at.saturating_add(pause.unwrap_or(NOTED).min(NOTED));
         }
+        // Where one driver does not answer, what it would tell of is not known.
+        let asked = seen
+            .iter()
+            .map(|seen| seen.sight.as_ref().map(|sight| sight.asked));
+        let asked = asked.min().flatten();
         let mut pause = if ended.is_empty() { CALM } else { ALERT };
         for Seen {
             device,
@@ -217,7 +227,7 @@ impl Supervisor {
                 }
                 continue;
             };
-            let sight = sight.sorted(|pid| known.register.whose(pid, &slices));
+            let sight = sight.sorted(|pid, told| known.register.whose(pid, told, &slices));
             let of_dead = sight
                 .dead
                 .as_ref()
@@ -244,6 +254,7 @@ impl Supervisor {
                     account,
                     register: &mut known.register,
                     freezer,
+                    killed: &mut known.killed,
                     slices: &slices,
                     at,
                     has_ended: !is_there(record),
@@ -259,11 +270,13 @@ impl Supervisor {
                 if is_alert || is_watched {
                     pause = pause.min(ALERT);
                 }
-                let ending = account.memory.ending();
-                if ending.iter().any(|(_, since)| at.saturating_sub(*since) < ENDS) {
-                    pause = HUNT;
-                }
             }
+        }
+        if let Some(asked) = asked {
+            known.register.forget_unnamed(asked);
+        }
+        if known.killed.is_awaited(at) {
+            pause = HUNT;
         }
         self.let_silent_go(&mut known.accounts, &supervised, at);
         for id in freezer.ids() {

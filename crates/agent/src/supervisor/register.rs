@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use divvy_model::SliceRecord;
 use rustix::process::Signal;
 
-use super::sight::Whose;
+use super::sight::{Told, Whose, since_boot};
 use super::slices::Slices;
 use crate::decide::supervise::ProcessId;
 use crate::files::kernel;
@@ -21,8 +21,12 @@ use crate::system::watched::Watched;
 /// How long a process that no slice has is not looked for in containers again. Such a look reads all of /proc.
 const ASKED: Duration = Duration::from_secs(1);
 
-/// How long an ended process's slice is remembered: a driver that samples tells of a process for a second after its end.
+/// How long an ended process's slice is remembered: a driver that samples tells of a process for a second after its end. A
+/// number that a driver goes on to tell of is remembered until it does not.
 const REMEMBERED: Duration = Duration::from_secs(2);
+
+/// A driver that tells of a process for longer after its end does not take it down, in nanoseconds.
+const TAKEN_DOWN: u64 = 200_000_000;
 
 /// A process of a slice, pinned.
 #[derive(Debug)]
@@ -96,8 +100,42 @@ pub(super) struct Register {
     known: HashMap<u32, Vouched>,
     /// Processes that were in no slice, and when that was last looked for in containers.
     others: HashMap<ProcessId, Instant>,
-    /// Those that ended of late, by number: which they were, their slice, and when that was noticed.
-    ended: HashMap<u32, (ProcessId, String, Instant)>,
+    /// Numbers that were free of late, or whose process ended.
+    ended: HashMap<u32, Ended>,
+    /// The numbers of this look's figures.
+    named: HashSet<u32>,
+}
+
+/// A number whose process has ended.
+#[derive(Debug)]
+struct Ended {
+    /// Which it was, its slice and that slice's user; none for one that no look found alive.
+    of: Option<(ProcessId, String, u32)>,
+    /// When its end was noticed, in nanoseconds since boot.
+    at: u64,
+    /// When it was noticed, or a driver told of the number last.
+    told: Instant,
+    /// A driver told of the number when it was asked long behind that end: what the process had is kept by another, as by a
+    /// child that has its open files.
+    is_kept: bool,
+}
+
+impl Ended {
+    fn new(of: Option<(ProcessId, String, u32)>) -> Self {
+        Self {
+            of,
+            at: since_boot(),
+            told: Instant::now(),
+            is_kept: false,
+        }
+    }
+
+    fn whose(&self) -> Whose {
+        match &self.of {
+            Some((id, slice, _)) => Whose::Slice(*id, slice.clone()),
+            None => Whose::Unknown,
+        }
+    }
 }
 
 impl Register {
@@ -106,12 +144,26 @@ impl Register {
         let now = Instant::now();
         for (pid, vouched) in self.known.extract_if(|_, vouched| !vouched.lives()) {
             let start_ticks = vouched.start_ticks;
-            self.ended
-                .insert(pid, (ProcessId { pid, start_ticks }, vouched.slice, now));
+            let of = (ProcessId { pid, start_ticks }, vouched.slice, vouched.uid);
+            match self.ended.get_mut(&pid) {
+                // What the driver told of under this number was an earlier process's, and is that still.
+                Some(before) if before.is_kept => before.told = now,
+                _ => {
+                    self.ended.insert(pid, Ended::new(Some(of)));
+                }
+            }
         }
         self.ended
-            .retain(|_, (.., noticed)| now.duration_since(*noticed) < REMEMBERED);
+            .retain(|_, ended| now.duration_since(ended.told) < REMEMBERED);
         self.others.retain(|_, asked| asked.elapsed() < ASKED);
+    }
+
+    /// Forgets the ended processes of which no driver told that was asked at `asked` or later, behind their end: what it tells of
+    /// such a number from now on is another's.
+    pub fn forget_unnamed(&mut self, asked: u64) {
+        let named = std::mem::take(&mut self.named);
+        self.ended
+            .retain(|pid, ended| ended.at >= asked || named.contains(pid));
     }
 
     /// Whether a process of this slice lives.
@@ -124,21 +176,57 @@ impl Register {
         known.filter(|known| known.start_ticks == id.start_ticks)
     }
 
-    /// Whose a driver's figure of this number is: the process's that has the number now, or else that of the one that had
-    /// it when a look saw it last. The latter counts for figures alone, because a number is not signalled.
-    pub fn whose(&mut self, pid: u32, slices: &Slices<'_>) -> Whose {
-        if let Some(id) = self.find(pid, slices)
-            && let Some(vouched) = self.get(id)
-        {
-            return Whose::Slice(id, vouched.slice.clone());
+    /// Whether this process has ended, and another keeps what it had of a device.
+    pub fn is_kept(&self, id: ProcessId) -> bool {
+        let ended = self.ended.get(&id.pid).filter(|ended| ended.is_kept);
+        ended.is_some_and(|ended| ended.of.as_ref().is_some_and(|(of, ..)| *of == id))
+    }
+
+    /// Whose a driver's figure of this number is, which is of the time that `told` says. The process that has the number now
+    /// counts where it was there before the driver was asked. One that came later got the number in between: the figure is of
+    /// the one that had it when a look saw it last, if any. So it is where the figure may be of a time at which that one lived.
+    /// It counts for figures alone, because a number is not signalled.
+    pub fn whose(&mut self, pid: u32, told: Told, slices: &Slices<'_>) -> Whose {
+        self.named.insert(pid);
+        let found = self.find(pid, slices);
+        let living = found.and_then(|id| self.get(id).map(|known| (id, known.slice.clone(), known.uid)));
+        let start_ticks = match (&living, Stat::of(pid)) {
+            (Some((id, ..)), _) => Some(id.start_ticks),
+            (None, Ok(stat)) if !stat.has_ended() => Some(stat.start_ticks),
+            // What the system does not tell of is none of a slice's, as far as is known.
+            (None, Err(error)) if !procs::is_gone(&error) => return Whose::Other,
+            (None, _) => None,
+        };
+        let is_sampled = told.from < told.asked;
+        let Some(start_ticks) = start_ticks else {
+            let ended = self.ended.entry(pid).or_insert_with(|| Ended::new(None));
+            if !is_sampled {
+                ended.is_kept |= ended.at.saturating_add(TAKEN_DOWN) < told.asked_at;
+                ended.told = Instant::now();
+            }
+            return ended.whose();
+        };
+        let before = self.ended.get_mut(&pid);
+        if start_ticks >= told.asked {
+            return before.map_or(Whose::Unknown, |ended| ended.whose());
         }
-        if procs::life(pid) != Life::Gone {
-            return Whose::Other;
+        if let Some(ended) = before {
+            let of = ended.of.as_ref();
+            let is_same_slice = living.as_ref().map(|(_, slice, _)| slice) == of.map(|(_, slice, _)| slice);
+            if start_ticks >= told.from && !is_same_slice && of.is_some() {
+                return ended.whose();
+            }
+            // A figure that was there before the process was is not its own. One user's slices may sort that out themselves.
+            let is_same_user = living.as_ref().map(|(.., uid)| uid) == of.map(|(.., uid)| uid);
+            let is_own = is_same_user && of.is_some();
+            if ended.is_kept {
+                ended.told = Instant::now();
+                if !is_own {
+                    return Whose::Unknown;
+                }
+            }
         }
-        match self.ended.get(&pid) {
-            Some((id, slice, _)) => Whose::Slice(*id, slice.clone()),
-            None => Whose::Unknown,
-        }
+        living.map_or(Whose::Other, |(id, slice, _)| Whose::Slice(id, slice))
     }
 
     /// The process that has this number now, where it is a slice's: the innermost one's.

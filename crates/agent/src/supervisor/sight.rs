@@ -11,12 +11,40 @@ use crate::decide::supervise::dead::Living;
 use crate::decide::supervise::time::Used;
 use crate::lookout::devices::{Holders, Look};
 
+/// How old the samples of a driver are at most that tells of use as a rate, in nanoseconds.
+const SAMPLED: u64 = 1_000_000_000;
+
 /// What the driver says of each process.
 pub(super) struct Sight {
-    holders: Holders,
-    used: Vec<(u32, Used)>,
+    pub holders: Holders,
+    pub used: Vec<(u32, Used)>,
     /// The use by all processes that have ended, in nanoseconds; none where the driver does not count it.
-    dead: Option<u64>,
+    pub dead: Option<u64>,
+    /// When the driver was asked, in nanoseconds since boot.
+    pub asked: u64,
+}
+
+/// The time that a figure is of, in the kernel's ticks since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// From then on at the earliest.
+    pub from: u64,
+    /// The driver was asked then. A process that began later is none that it told of.
+    pub asked: u64,
+    /// The same in nanoseconds.
+    pub asked_at: u64,
+}
+
+impl Told {
+    /// A figure of a process up to a driver's answer to a question at `asked`, and of the time before by `sampled`; both
+    /// in nanoseconds.
+    pub fn at(asked: u64, sampled: u64) -> Self {
+        Self {
+            from: ticks(asked.saturating_sub(sampled)),
+            asked: ticks(asked),
+            asked_at: asked,
+        }
+    }
 }
 
 /// What it says of a slice's processes.
@@ -54,6 +82,8 @@ pub(super) enum Whose {
 impl Sight {
     /// Asks the driver, or the device's page; none where the driver does not answer.
     pub fn of(nvidia: &Nvidia, run_dir: &Path, device: &DeviceRecord) -> Option<Self> {
+        // What starts while the driver answers may get the number of a process that the answer has.
+        let asked = since_boot();
         let holders = Look::at(nvidia, run_dir, device).ok()?.holders;
         let (used, dead) = match device.kind {
             DeviceKind::Emulated => match emulated_engine_use(run_dir, &device.uuid) {
@@ -72,16 +102,27 @@ impl Sight {
                 (used.collect(), None)
             }
         };
-        Some(Self { holders, used, dead })
+        Some(Self {
+            holders,
+            used,
+            dead,
+            asked,
+        })
     }
 
     /// By slice, where `whose` vouches for the process.
-    pub fn sorted(self, mut whose: impl FnMut(u32) -> Whose) -> Sorted {
+    pub fn sorted(self, mut whose: impl FnMut(u32, Told) -> Whose) -> Sorted {
         let mut known: HashMap<u32, Whose> = HashMap::new();
+        let now = Told::at(self.asked, 0);
         let mut sorted = Sorted::default();
         for (pid, held) in self.holders {
-            let Whose::Slice(id, slice) = known.entry(pid).or_insert_with(|| whose(pid)) else {
-                continue;
+            let (id, slice) = match known.entry(pid).or_insert_with(|| whose(pid, now)) {
+                Whose::Slice(id, slice) => (id, slice),
+                Whose::Other => continue,
+                Whose::Unknown => {
+                    sorted.missed_some = true;
+                    continue;
+                }
             };
             let of_slice = sorted.by_slice.entry(slice.clone()).or_default();
             match held {
@@ -91,7 +132,15 @@ impl Sight {
         }
         let mut living = Vec::with_capacity(self.used.len());
         for (pid, used) in self.used {
-            let slice = match known.entry(pid).or_insert_with(|| whose(pid)) {
+            let of_rate;
+            let found = match used {
+                Used::Total(_) => &*known.entry(pid).or_insert_with(|| whose(pid, now)),
+                Used::Rate(_) => {
+                    of_rate = whose(pid, Told::at(self.asked, SAMPLED));
+                    &of_rate
+                }
+            };
+            let slice = match found {
                 Whose::Slice(id, slice) => {
                     let of_slice = sorted.by_slice.entry(slice.clone()).or_default();
                     of_slice.used.push((*id, used));
@@ -110,4 +159,18 @@ impl Sight {
         sorted.dead = self.dead.map(|dead| (dead, living));
         sorted
     }
+}
+
+/// The kernel's ticks of a time in nanoseconds.
+fn ticks(nanoseconds: u64) -> u64 {
+    /// Linux tells all programs of a hundredth of a second, whatever it counts in.
+    const TICK: u64 = 10_000_000;
+    nanoseconds / TICK
+}
+
+/// The time since boot, in nanoseconds, as starts of processes count it.
+pub(super) fn since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(now.tv_nsec.unsigned_abs())
 }

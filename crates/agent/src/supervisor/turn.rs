@@ -10,6 +10,7 @@ use super::freezer::Freezer;
 use super::register::Register;
 use super::sight::OfSlice;
 use super::slices::Slices;
+use super::tracers::Killed;
 use crate::api::events::EventKind;
 use crate::decide::supervise::memory;
 use crate::decide::supervise::time::{self, Step, Time};
@@ -24,6 +25,7 @@ pub(super) struct Turn<'a> {
     pub account: &'a mut Account,
     pub register: &'a mut Register,
     pub freezer: &'a mut Freezer,
+    pub killed: &'a mut Killed,
     pub slices: &'a Slices<'a>,
     /// When the figures are of, in nanoseconds.
     pub at: u64,
@@ -43,37 +45,39 @@ impl Turn<'_> {
             false => Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0)),
         };
         if self.account.is_adopted && !self.has_ended {
+            let held = seen.held.iter();
+            let held = Bytes(held.fold(0_u64, |sum, (_, held)| sum.saturating_add(held.0)));
+            // An earlier agent may have resized it to less than it holds. Where that wrote nothing down, it is what the slice
+            // holds at the first look, and no more: its `divvy run` may never be heard of again.
+            let largest = *self.account.largest.get_or_insert(limit.max(held));
             if self.record.usage_unknown || seen.is_blind {
-                // An earlier agent may have resized it to less than it holds, and what its ledger has is not known yet.
-                let Some(largest) = self.account.largest else {
-                    return false;
-                };
+                // What its ledger has is not known yet.
                 limit = limit.max(largest);
             } else {
                 self.account.is_adopted = false;
                 if share.memory_used_bytes > share.granted() {
-                    let held = seen
-                        .held
-                        .iter()
-                        .fold(0_u64, |sum, (_, held)| sum.saturating_add(held.0));
                     // The ledger is the tenant's to write: it may keep no more than it ever was allowed.
-                    let most = self.account.largest.unwrap_or(Bytes(u64::MAX));
-                    self.account.memory.allow_what_is_held(Bytes(held).min(most));
+                    self.account.memory.allow_what_is_held(held.min(largest));
                 }
             }
         }
         self.account.limit = limit;
-        self.end_again();
-        let processes: Vec<memory::Held> = seen
-            .held
-            .iter()
-            .map(|(id, memory)| memory::Held {
+        self.end_tracers();
+        let there = seen.held.iter().filter_map(|(id, memory)| {
+            let has_ended = self.register.get(*id).is_none();
+            // What one had that has just ended is on its way back.
+            if has_ended && !self.register.is_kept(*id) {
+                return None;
+            }
+            Some(memory::Held {
                 id: *id,
                 memory: *memory,
                 accounted: self.accounted(id.pid),
-                leaves: self.account.memory.is_ending(*id) && procs::is_leaving(id.pid),
+                leaves: !has_ended && self.account.memory.is_ending(*id) && procs::is_leaving(id.pid),
+                has_ended,
             })
-            .collect();
+        });
+        let processes: Vec<memory::Held> = there.collect();
         let context = self.supervisor.settings.get().limits(self.device).context;
         let found = self.account.memory.look(&memory::Look {
             at: self.at,

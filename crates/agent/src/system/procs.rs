@@ -138,20 +138,24 @@ fn leaves(stat: &str) -> Option<bool> {
     Some(matches!(state, 'Z' | 'X' | 'D') || flags & EXITING != 0)
 }
 
-/// The processes that trace a thread of this one.
+/// The processes that hold a thread of this one: they trace it, and it stands still for them. A process may make its parent
+/// its tracer, which holds nothing by that.
 #[must_use]
 pub(crate) fn tracers(pid: u32) -> Vec<u32> {
-    let field = |thread: &str, name: &str| -> Option<u32> {
-        let status = kernel::text(thread, "status").ok()?;
+    let of = |status: &str, name: &str| -> Option<String> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().parse().ok()
+        Some(line.trim().to_owned())
     };
     let threads = kernel::numbers(pid, "task").unwrap_or_default().into_iter();
-    let tracing = threads.filter_map(|thread| field(&thread.to_string(), "TracerPid:"));
+    let tracing = threads.filter_map(|thread| {
+        let status = kernel::text(thread, "status").ok()?;
+        let is_held = of(&status, "State:")?.starts_with('t');
+        let tracer: u32 = of(&status, "TracerPid:")?.parse().ok()?;
+        (is_held && tracer != 0).then_some(tracer)
+    });
     // The kernel names the thread that traces.
     let all: HashSet<u32> = tracing
-        .filter(|tracer| *tracer != 0)
-        .filter_map(|tracer| field(&tracer.to_string(), "Tgid:"))
+        .filter_map(|tracer| of(&kernel::text(tracer, "status").ok()?, "Tgid:")?.parse().ok())
         .collect();
     all.into_iter().collect()
 }

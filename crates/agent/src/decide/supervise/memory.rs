@@ -31,6 +31,8 @@ pub(crate) struct Held {
     pub accounted: Bytes,
     /// The kernel is taking it down: it holds its memory for as long as the driver takes for that.
     pub leaves: bool,
+    /// It has ended, and another process keeps what it had.
+    pub has_ended: bool,
 }
 
 /// The figures of one look.
@@ -70,6 +72,17 @@ pub(crate) struct Finding {
     pub unending: Vec<ProcessId>,
 }
 
+/// A process that was to be ended.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    /// Since when, in nanoseconds.
+    since: u64,
+    /// The signal was sent. Where it was refused, the process is signalled again only if a later look says so as well.
+    is_sent: bool,
+    /// It was said that it is still there.
+    is_told: bool,
+}
+
 /// What earlier looks at the slice on the device saw.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
@@ -84,8 +97,8 @@ pub(crate) struct Memory {
     missed: bool,
     /// Each process's memory, and when that last grew.
     seen: HashMap<ProcessId, (Bytes, u64)>,
-    /// The processes that were to be ended, since when, and whether it was said that they did not.
-    ending: HashMap<ProcessId, (u64, bool)>,
+    /// The processes that were to be ended, and are there still.
+    ending: HashMap<ProcessId, Ending>,
     /// How often some were, of late, and when last.
     ends: u32,
     ended_at: u64,
@@ -108,10 +121,13 @@ impl Memory {
         let staying = look.processes.iter().copied();
         let staying: Vec<Held> = staying
             .filter(|held| {
-                let ending = self.ending.get(&held.id);
+                let ending = self
+                    .ending
+                    .get(&held.id)
+                    .filter(|ending| ending.is_sent && !held.has_ended);
                 // One that cannot be ended has its memory still.
                 let most = if held.leaves { UNENDING } else { GOING };
-                ending.is_none_or(|(since, _)| look.at.saturating_sub(*since) > most)
+                ending.is_none_or(|ending| look.at.saturating_sub(ending.since) > most)
             })
             .collect();
         let measured = sum(look.processes);
@@ -125,14 +141,18 @@ impl Memory {
             beyond: beyond(&staying, bound, look.context),
             ..Finding::default()
         };
-        for (id, (since, told)) in &mut self.ending {
-            if !*told && look.at.saturating_sub(*since) > UNENDING {
-                *told = true;
+        let is_beyond = !finding.beyond.is_zero();
+        if !is_beyond {
+            // What was refused is no longer asked for.
+            self.ending.retain(|_, ending| ending.is_sent);
+        }
+        for (id, ending) in &mut self.ending {
+            if !ending.is_told && look.at.saturating_sub(ending.since) > UNENDING {
+                ending.is_told = true;
                 finding.unending.push(*id);
             }
         }
         finding.unending.sort_unstable();
-        let is_beyond = !finding.beyond.is_zero();
         let missed = std::mem::take(&mut self.missed);
         if let Some((at, was_beyond)) = self.looked.replace((look.at, is_beyond)) {
             let time = look.at.saturating_sub(at);
@@ -157,13 +177,25 @@ impl Memory {
         finding
     }
 
-    /// Notes that these are being ended. The caller says so only where it acted.
-    pub fn note_end(&mut self, ids: impl IntoIterator<Item = ProcessId>, at: u64) {
+    /// Notes that some processes were to be ended: those that were signalled, and those whose signal was refused. The
+    /// caller says so only where it acted.
+    pub fn note_end(&mut self, signalled: &[ProcessId], refused: &[ProcessId], at: u64) {
         self.ends = self.ends.saturating_add(1);
         self.beyond_for = 0;
         self.ended_at = at;
-        for id in ids {
-            self.ending.entry(id).or_insert((at, false));
+        let new = |is_sent| Ending {
+            since: at,
+            is_sent,
+            is_told: false,
+        };
+        for id in refused {
+            self.ending.entry(*id).or_insert(new(false));
+        }
+        for id in signalled {
+            let ending = self.ending.entry(*id).or_insert(new(true));
+            if !ending.is_sent {
+                *ending = new(true);
+            }
         }
     }
 
@@ -172,14 +204,15 @@ impl Memory {
         self.missed = true;
     }
 
-    /// The processes that were to be ended and are there still, and since when, in nanoseconds.
+    /// The processes that were signalled to end and are there still, and since when, in nanoseconds.
     pub fn ending(&self) -> Vec<(ProcessId, u64)> {
-        self.ending.iter().map(|(id, (since, _))| (*id, *since)).collect()
+        let sent = self.ending.iter().filter(|(_, ending)| ending.is_sent);
+        sent.map(|(id, ending)| (*id, ending.since)).collect()
     }
 
-    /// Whether it was to be ended, and is there still.
+    /// Whether it was signalled to end, and is there still.
     pub fn is_ending(&self, id: ProcessId) -> bool {
-        self.ending.contains_key(&id)
+        self.ending.get(&id).is_some_and(|ending| ending.is_sent)
     }
 
     /// Takes what the slice holds now for what it may hold: it was resized to less while no look saw what it had before.
@@ -188,11 +221,16 @@ impl Memory {
     }
 
     /// The first time it is the process that took the memory; where that was not all, each that holds some; where others
-    /// came in their place, all.
+    /// came in their place, all. It is all at once where one has ended and another keeps its memory.
     fn target(&self, staying: &[Held], context: Bytes) -> Option<Target> {
+        let has_ended = |id: ProcessId| staying.iter().any(|held| held.id == id && held.has_ended);
+        let is_kept = |held: &Held| held.has_ended || self.is_ending(held.id);
         match self.ends {
-            0 => self.guilty(staying, context).map(Target::One),
-            1 => {
+            0 => self.guilty(staying, context).map(|id| match has_ended(id) {
+                true => Target::All,
+                false => Target::One(id),
+            }),
+            1 if !staying.iter().any(is_kept) => {
                 let holders = staying.iter().filter(|held| !held.memory.is_zero());
                 Some(Target::Holders(holders.map(|held| held.id).collect()))
             }

@@ -34,6 +34,8 @@ const LONGEST_DELAY: u64 = 5 * SECOND;
 const PROBATION: u64 = 10 * SECOND;
 /// For how long work goes on that was launched while the gate was open.
 const IN_FLIGHT: u64 = 5 * SECOND;
+/// For how long a process's total is remembered that the driver does not tell.
+const LEFT_OUT: u64 = 10 * SECOND;
 /// A slice that uses so much while it is frozen does not stand still: its freeze is of no use.
 const FREEZE_FAILS: u64 = SECOND;
 
@@ -83,7 +85,8 @@ pub(crate) enum Step {
 struct Before {
     at: u64,
     charged: u64,
-    totals: HashMap<ProcessId, u64>,
+    /// The total of each process, and when the driver told it last.
+    totals: HashMap<ProcessId, (u64, u64)>,
     /// When its totals last moved.
     moved_at: u64,
 }
@@ -177,8 +180,12 @@ impl Time {
 
     /// Time, use and charge since the last look; none at the first.
     fn since_last(&mut self, look: &Look<'_>) -> Option<(u64, u64, u64)> {
-        let mut totals = HashMap::with_capacity(look.used.len());
         let before = self.before.take();
+        // A driver that leaves a process out for a moment tells of it again.
+        let mut totals = before
+            .as_ref()
+            .map_or_else(HashMap::new, |before| before.totals.clone());
+        totals.retain(|_, (_, told_at)| look.at.saturating_sub(*told_at) < LEFT_OUT);
         let time = before
             .as_ref()
             .map_or(0, |before| look.at.saturating_sub(before.at));
@@ -186,15 +193,16 @@ impl Time {
         for (id, figure) in look.used {
             match figure {
                 Used::Total(total) => {
-                    let first = before.as_ref().and_then(|before| before.totals.get(id));
+                    let first = totals.get(id).map(|(first, _)| *first);
                     used = used.saturating_add(match first {
-                        Some(first) => total.saturating_sub(*first),
+                        Some(first) => total.saturating_sub(first),
                         // A process that was not there before has started since, or was not known to be the slice's:
                         // what it used earlier was charged earlier.
                         None => (*total).min(time),
                     });
                     // A figure that goes back and comes again is counted once.
-                    totals.insert(*id, first.map_or(*total, |first| *first.max(total)));
+                    let most = first.map_or(*total, |first| first.max(*total));
+                    totals.insert(*id, (most, look.at));
                 }
                 Used::Rate(parts) => rate = rate.saturating_add(part(time, u64::from(*parts))),
             }

@@ -1,6 +1,13 @@
-//! The register and the freezer over real processes, whose numbers are used again and again.
+//! The register and the freezer over real processes.
+//!
+//! - [`innocents`]: random runs of the whole supervisor, whose processes' numbers are used again and again;
+//! - [`silence`]: a driver that hangs;
+//! - [`whole`]: the whole supervisor over a driver that says what a test has it say.
 
-use std::collections::HashMap;
+mod innocents;
+mod silence;
+mod whole;
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,22 +19,9 @@ use super::freezer::Freezer;
 use super::register::Register;
 use super::slices::Slices;
 use super::watchdog::Watchdog;
-use crate::decide::supervise::ProcessId;
 use crate::life::members::{Members, Roster};
 use crate::start::rundir::RunDir;
 use crate::system::procs::{Stat, start_ticks};
-
-/// Random steps in this process's own numbers.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n.max(1) as u64) as usize
-    }
-}
 
 /// A shell in the place of a `divvy run`: it starts programs, ends them and waits for them when told to.
 struct Shell {
@@ -128,155 +122,6 @@ fn until(what: impl Fn() -> bool) {
     while !what() {
         assert!(begin.elapsed().as_secs() < 20, "it never comes");
         std::thread::yield_now();
-    }
-}
-
-/// Programs come and go inside two slices and outside of all, with numbers that are used again at once. None but a
-/// slice's own program is ever found, stopped or ended. DIVVY_TEST_RUNS says for how many runs.
-#[test]
-fn no_innocent_process_is_touched_though_numbers_are_used_again() {
-    const INSIDE: &str = "DIVVY_TEST_IN_NAMESPACE";
-    let name = "no_innocent_process_is_touched_though_numbers_are_used_again";
-    if std::env::var_os(INSIDE).is_some() {
-        return innocents();
-    }
-    let again = divvy_own_process::command(name);
-    let mut apart = Command::new("unshare");
-    apart.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
-    apart.arg(again.get_program()).args(again.get_args());
-    let possible = Command::new("unshare")
-        .args(["--pid", "--fork", "--mount-proc", "true"])
-        .status();
-    if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: no namespace of processes may be made here");
-        return;
-    }
-    let output = apart.env(INSIDE, "1").output().expect("it starts again");
-    divvy_own_process::assert_passed(name, &output);
-}
-
-fn innocents() {
-    let runs: usize = std::env::var("DIVVY_TEST_RUNS").map_or(1000, |runs| runs.parse().expect("a number"));
-    // A namespace has its own since Linux 6.14.
-    let small = std::fs::write("/proc/sys/kernel/pid_max", "400").is_ok();
-    let folder = tempfile::tempdir().expect("a folder");
-    let members = members(folder.path());
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
-    let mut shells = [Shell::start(), Shell::start()];
-    let records: Vec<SliceRecord> = shells
-        .iter()
-        .zip(["0123abcd", "4567cdef"])
-        .map(|(shell, id)| slice(id, shell.child.id()))
-        .collect();
-    let slices = Slices::of(&records, &members);
-    let mut register = Register::default();
-    let mut freezer = Freezer::open(members.run.clone(), no_watchdog());
-    let mut inside: HashMap<u32, usize> = HashMap::new();
-    let mut outside: HashMap<u32, Child> = HashMap::new();
-    let mut seen: Vec<ProcessId> = Vec::new();
-    let (mut reused, mut ended) = (0, 0);
-    for run in 0..runs {
-        for _ in 0..4 {
-            match dice.below(4) {
-                0 if inside.len() < 30 => {
-                    let of = dice.below(2);
-                    inside.insert(shells[of].spawn(), of);
-                }
-                1 if outside.len() < 30 => {
-                    let child = Command::new("sleep").arg("600").spawn().expect("it starts");
-                    outside.insert(child.id(), child);
-                }
-                2 => {
-                    let one = inside.keys().nth(dice.below(inside.len())).copied();
-                    if let Some(pid) = one {
-                        shells[inside.remove(&pid).expect("it is there")].end(pid);
-                    }
-                }
-                _ => {
-                    let one = outside.keys().nth(dice.below(outside.len())).copied();
-                    if let Some(mut child) = one.and_then(|pid| outside.remove(&pid)) {
-                        child.kill().expect("ours");
-                        child.wait().expect("reaped");
-                    }
-                }
-            }
-        }
-        if run.is_multiple_of(3) {
-            register.settle();
-        }
-        // Each run is a look of its own.
-        slices.renew();
-        // Numbers as a driver may name them: present ones and past ones.
-        let pid = dice.below(400) as u32 + 1;
-        for pid in [pid, 1, std::process::id()]
-            .into_iter()
-            .chain(inside.keys().copied())
-        {
-            let found = register.find(pid, &slices);
-            let expected = inside.get(&pid).copied();
-            let of_run = shells.iter().position(|shell| shell.child.id() == pid);
-            let of = found.and_then(|id| Some(register.get(id)?.slice.clone()));
-            let of = of.and_then(|of| records.iter().position(|record| record.id == of));
-            assert_eq!(of, expected.or(of_run), "run {run}, process {pid}");
-            seen.extend(found.filter(|id| of_run.is_none() && !seen.contains(id)));
-        }
-        reused += seen.iter().filter(|id| outside.contains_key(&id.pid)).count();
-        match dice.below(3) {
-            0 => {
-                // An order that comes late: the process may be gone, and its number another's.
-                let newest = seen
-                    .len()
-                    .saturating_sub(if dice.below(2) == 0 { 4 } else { seen.len() });
-                let among = seen.len() - newest;
-                let Some(id) = seen.get(newest + dice.below(among)).copied() else {
-                    continue;
-                };
-                let sent = register
-                    .get(id)
-                    .is_some_and(|vouched| vouched.signal(id, Signal::KILL));
-                if sent {
-                    let of = inside.remove(&id.pid).expect("only a slice's own is signalled");
-                    shells[of].end(id.pid);
-                    ended += 1;
-                }
-            }
-            1 => {
-                let of = dice.below(2);
-                freezer.stop(&records[of], &mut register, &slices, &[]);
-                let own = || {
-                    inside
-                        .iter()
-                        .filter(|(_, slice)| **slice == of)
-                        .map(|(pid, _)| *pid)
-                };
-                until(|| own().all(is_stopped));
-                let others = inside
-                    .iter()
-                    .filter(|(_, slice)| **slice != of)
-                    .map(|(pid, _)| *pid);
-                for pid in others
-                    .chain(outside.keys().copied())
-                    .chain([shells[of].child.id()])
-                {
-                    assert!(!is_stopped(pid), "run {run}, process {pid}");
-                }
-                freezer.release(&records[of].id);
-                until(|| !own().any(is_stopped));
-            }
-            _ => {}
-        }
-        for (pid, child) in &mut outside {
-            assert!(
-                child.try_wait().expect("ours").is_none(),
-                "run {run}: {pid} was ended"
-            );
-        }
-    }
-    eprintln!("{runs} runs: {ended} ended, {reused} times a number was another's, small pid_max: {small}");
-    assert!(ended > 0 && (!small || reused > 0), "{ended} {reused}");
-    for child in outside.values_mut() {
-        let _ended = child.kill();
-        let _reaped = child.wait();
     }
 }
 
