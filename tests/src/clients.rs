@@ -123,7 +123,7 @@ pub fn required_file(path: &str, what: &str) -> Option<PathBuf> {
 
 /// Whether a scenario may go on. With DIVVY_REQUIRE_ALL set, as in CI, what is missing is a failure; otherwise the
 /// scenario is skipped and says so.
-pub(crate) fn require(present: bool, what: &str) -> bool {
+pub fn require(present: bool, what: &str) -> bool {
     if !present {
         assert!(
             std::env::var_os("DIVVY_REQUIRE_ALL").is_none(),

@@ -21,6 +21,7 @@ pub mod passthrough;
 pub mod plugin_host;
 pub mod processes;
 pub mod rootless;
+pub mod slurm;
 pub mod system;
 pub mod tenant;
 pub mod users;

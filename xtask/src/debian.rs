@@ -31,6 +31,21 @@ pub fn install(packages: &[&str], why: &str) -> anyhow::Result<()> {
     .with_context(|| format!("apt-get cannot install {list}"))
 }
 
+/// The same for packages with services, of which none is started: Debian's own switch for that is there meanwhile.
+pub fn install_without_services(packages: &[&str], why: &str) -> anyhow::Result<()> {
+    let switch = Path::new("/usr/sbin/policy-rc.d");
+    let is_ours = we_are_root() && !switch.exists();
+    if is_ours {
+        std::fs::write(switch, "#!/bin/sh\nexit 101\n").context("Cannot keep services from starting")?;
+        std::fs::set_permissions(switch, Permissions::from_mode(0o755))?;
+    }
+    let installed = install(packages, why);
+    if is_ours {
+        std::fs::remove_file(switch).context("Cannot take /usr/sbin/policy-rc.d away again")?;
+    }
+    installed
+}
+
 /// Whose packages.
 #[derive(Clone, Copy)]
 pub enum Release {

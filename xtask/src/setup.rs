@@ -57,6 +57,13 @@ pub fn for_tests() -> anyhow::Result<()> {
     debian::unpack("containerd", Release::Trixie, "main")?;
     // Prometheus and promtool. Installed it would be a service.
     debian::unpack("prometheus", Release::Own, "main")?;
+    // Debian's packages start services where systemd runs; the suite starts daemons of its own.
+    if !["slurmctld", "slurmd", "munged", "squeue"]
+        .iter()
+        .all(|program| is_installed(program))
+    {
+        debian::install_without_services(&["slurm-wlm", "munge"], "the tests with jobs of Slurm")?;
+    }
     if !is_installed("strace") {
         debian::install(&["strace"], "the tests that look at the agent's system calls")?;
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use divvy_model::{
-    Cap, Class, Compute, ComputeTerms, DeviceRecord, Fault, MemoryAmount, SliceRecord, SliceRequest,
-    UnmanagedRecord, Weight,
+    Cap, Class, Compute, ComputeTerms, DeviceRecord, Fault, JobRecord, MemoryAmount, SliceRecord,
+    SliceRequest, UnmanagedRecord, Weight,
 };
 use serde::{Deserialize, Serialize};
 
@@ -119,9 +119,22 @@ pub struct CreateSlice {
     /// For a lasting slice: the pods and containers that may join it by an annotation, see [`SliceRecord::pods`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<String>,
+    /// For a lasting slice of root's or of the agent's own user: it belongs to a job's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_job: Option<ForJob>,
     /// A dry run: only report what would happen.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// A job, and its user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForJob {
+    /// The user whose slice it is: names, quotas and pages are that user's.
+    pub uid: u32,
+    /// The job.
+    #[serde(flatten)]
+    pub job: JobRecord,
 }
 
 /// The answer: a slice that waits for its page server, or one that was joined.
@@ -149,6 +162,10 @@ pub struct Join {
     /// The slice named in the caller's environment, by id.
     #[serde(default)]
     pub inside: Option<String>,
+    /// For a job's slice: what joins is the job's step around the caller, the nearest process above that is a
+    /// `slurmstepd` of root's. All that runs below it is in the slice.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub step: bool,
     /// A dry run: only report what would happen.
     #[serde(default)]
     pub dry_run: bool,

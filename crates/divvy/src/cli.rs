@@ -8,7 +8,8 @@ use crate::env;
 use crate::output::Format;
 use crate::verbs::{
     advise, agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
-    guest, history, inspect, k8s, keep, kill, man, nvcc, ps, remote, resize, run, selftest, slice, top, vm,
+    guest, history, inspect, k8s, keep, kill, man, nvcc, ps, remote, resize, run, selftest, slice, slurm,
+    top, vm,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -73,6 +74,9 @@ pub enum Verb {
     Vm(vm::Args),
     /// Give pods of a Kubernetes cluster slices: dra-plugin
     K8s(k8s::Args),
+    /// Give jobs of a Slurm cluster slices: setup, prolog, task-prolog, epilog, sweep
+    #[command(hide = true)]
+    Slurm(slurm::Args),
     /// Look after the agent
     Agent(agent::Args),
     /// Show everything about slices
@@ -152,6 +156,7 @@ impl Verb {
             Self::Remote(args) => remote::run(args, context),
             Self::K8s(args) => k8s::run(args, context),
             Self::Vm(args) => vm::run(args, context),
+            Self::Slurm(args) => slurm::run(args, context),
             Self::Agent(args) => agent::run(args, context),
             Self::Inspect(args) => inspect::run(args, context),
             Self::Events(args) => events::run(args, context),

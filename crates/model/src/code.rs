@@ -224,6 +224,8 @@ codes! {
         "An invitation can say how much memory and compute all runs of a host have together (`divvy remote invite --memory SIZE --compute SHARE`). The host's other runs leave too little of it for this one. Ask for less, end another run, or wait with `--wait`. The administrator of the GPU's host can invite the host again with other amounts."
     97 CudaCompiler ACT "there is no CUDA compiler to use"
         "`divvy nvcc` runs NVIDIA's nvcc, which is not part of Divvy. It is looked for in PATH, in CUDA_HOME, in the active Python environment and in /usr/local/cuda. The CUDA toolkit has it, and so have NVIDIA's packages for Python: `pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvvm`. It needs g++ as well."
+    98 Job ACT "a job of a workload manager does not start here"
+        "`divvy slurm prolog` gives a job the slice that Slurm counted for it, and could not. The message says why. What an administrator has to repair fails the prolog, and Slurm drains the node: the slurmd log has the sentence. A job that has to be changed is held, or ended where it cannot be held. A job that may start later is put back into the queue. `divvy slurm setup` names what is wrong with a node's configuration."
     99 Internal ACT "something unforeseen"
         "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
 }
@@ -286,6 +288,7 @@ mod tests {
             "container",
             "agent",
             "tunnel",
+            "jobs",
             "kube",
             "vm",
             "divvy",

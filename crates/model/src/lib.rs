@@ -30,8 +30,8 @@ pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile, compute_parts, compute_start
 pub use mode::{Mode, ModeTerms, TimeSlice};
 pub use selector::{Selector, SelectorError};
 pub use slice::{
-    ANY_POD, Condition, ContainerRecord, CopiedRecord, DeviceShare, LifetimeAnchor, ProcessRecord, RunRecord,
-    Shares, SliceRecord, SliceRequest, SliceState, UnmanagedRecord, WorkerRecord,
+    ANY_POD, Condition, ContainerRecord, CopiedRecord, DeviceShare, JobRecord, LifetimeAnchor, ProcessRecord,
+    RunRecord, Shares, SliceRecord, SliceRequest, SliceState, UnmanagedRecord, WorkerRecord,
 };
 pub use terms::{Cap, Class, ComputeTerms, OnOveruse, Policy, SliceTerms, Weight};
 #[doc(hidden)]

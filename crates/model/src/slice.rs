@@ -148,6 +148,22 @@ pub struct RunRecord {
     pub command: Vec<String>,
 }
 
+/// The job of a workload manager that a lasting slice was made for. Root or the agent's own user makes it for the job's user,
+/// who joins it and ends programs in it, and changes nothing else about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The manager's name: `slurm`.
+    pub manager: String,
+    /// The job's number there.
+    pub id: String,
+    /// The manager's name of this node; empty where it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    /// How often the job had been requeued when the slice was made.
+    #[serde(default, skip_serializing_if = "crate::terms::is_default")]
+    pub restarts: u32,
+}
+
 /// What a lasting slice goes with: when it is gone, and nothing runs in the slice any more, the agent deletes that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -382,6 +398,9 @@ pub struct SliceRecord {
     /// The `divvy run`s that joined it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub runs: Vec<RunRecord>,
+    /// The job it was made for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobRecord>,
     /// The slice it is nested in: its memory comes out of that one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<String>,
@@ -488,6 +507,12 @@ impl SliceRecord {
     #[must_use]
     pub fn device_uid(&self) -> u32 {
         self.worker.as_ref().map_or(self.uid, |worker| worker.uid)
+    }
+
+    /// The user that may resize it, delete it and choose what it goes with: for a job's slice the agent's, `agent`.
+    #[must_use]
+    pub fn changed_by(&self, agent: u32) -> u32 {
+        if self.job.is_some() { agent } else { self.uid }
     }
 
     /// Refuses what only a lasting slice can have done to it, with a hint at what to do instead.

@@ -40,6 +40,7 @@ mod remote_hosts;
 mod restart;
 mod rootless;
 mod shortage;
+mod slurm;
 mod supervised;
 mod tools;
 mod trouble;

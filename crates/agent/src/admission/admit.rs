@@ -113,6 +113,30 @@ impl Admission {
         .hint("unset it to have a slice of what this machine has; `--device emulated:h100` names an emulated device"))
     }
 
+    /// The caller, or the user of the job that it makes the slice for.
+    fn owner_of(&self, peer: Peer, wanted: &Wanted) -> Result<Peer, Fault> {
+        let Some(owner) = &wanted.ask.for_job else {
+            return Ok(peer);
+        };
+        if !peer.is_trusted(self.uid) {
+            return Err(
+                Fault::new(Code::NotAllowed, "only root makes slices for jobs of other users")
+                    .hint("a workload manager's prolog runs as root"),
+            );
+        }
+        let is_worker = WORKER_UIDS.contains(&owner.uid) && !is_known(owner.uid);
+        if !wanted.ask.lasting || wanted.parent.is_some() || is_worker {
+            return Err(Fault::new(
+                Code::Usage,
+                "a job's slice is a lasting one, inside no other, of a user who is no worker's",
+            ));
+        }
+        Ok(Peer {
+            uid: owner.uid,
+            ..peer
+        })
+    }
+
     fn try_admit(
         &self,
         state: &mut State,
@@ -121,6 +145,7 @@ impl Admission {
         ahead: &Ahead,
     ) -> Result<CreatedSlice, Fault> {
         let ask = &wanted.ask;
+        let owner = self.owner_of(peer, wanted)?;
         let mut enforcement = enforce(&ask.request)?;
         let terms = ask.request.terms.compute;
         compute::check(&terms)?;
@@ -128,7 +153,7 @@ impl Admission {
         if wanted.parent.is_none() {
             compute::check_promise(&terms)?;
         }
-        compute::check_weight(peer.uid, self.uid, &terms)?;
+        compute::check_weight(owner.uid, self.uid, &terms)?;
         if let Some(spec) = &ask.emulated {
             let devices = emulated_devices(spec, self.run.path())?;
             match self.may_emulate(peer) {
@@ -137,10 +162,14 @@ impl Admission {
             }
         }
         let id = fresh_id(state)?;
-        let name = slice_name(state, peer, &ask.request, &ask.command, &id)?;
+        let name = match slice_name(state, owner, &ask.request, &ask.command, &id) {
+            // A user's own slice of that name does not keep a job from starting.
+            Err(fault) if fault.code == Code::NameTaken && ask.for_job.is_some() => format!("job-{id}"),
+            name => name?,
+        };
         let placed = self
             .placing
-            .place(state, peer, wanted, enforcement.isolation, ahead)?;
+            .place(state, owner, wanted, enforcement.isolation, ahead)?;
         let settings = self.settings.get();
         let shares = placed
             .iter()
@@ -156,7 +185,7 @@ impl Admission {
         };
         let boundary = Boundary {
             has_root: privilege::has_root(),
-            is_open: !is_for_containers_only(ask) && has_open_nodes(peer, &devices),
+            is_open: !is_for_containers_only(ask) && has_open_nodes(owner, &devices),
         };
         check_boundary(&ask.request, &mut enforcement, boundary)?;
         let unsupervised = supervise(&ask.request, &mut enforcement, how)?;
@@ -170,7 +199,7 @@ impl Admission {
         let mut record = SliceRecord {
             id: id.clone(),
             name,
-            uid: peer.uid,
+            uid: owner.uid,
             bypasses: enforcement.bypasses,
             warnings: unsupervised.into_iter().collect(),
             created_at: clock::now(),
@@ -209,7 +238,7 @@ impl Admission {
             None if enforcement.isolation == Isolation::Env => ModeTerms::default(),
             None => self
                 .placing
-                .mode_of(state, peer.uid, &devices, wanted, enforcement.isolation)?,
+                .mode_of(state, owner.uid, &devices, wanted, enforcement.isolation)?,
         };
         let answer = CreatedSlice {
             directory: self.run.slice(&id),
@@ -253,7 +282,7 @@ impl Admission {
         self.journal.tell(EventKind::SliceCreated, &record, message);
         if self.journal.may_log(peer.uid) {
             tracing::info!(
-                slice = record.name, id, uid = peer.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
+                slice = record.name, id, uid = record.uid, by = peer.pid, lasting = record.lasting, inside = record.parent_id,
                 device = record.shares.first.device_uuid, memory = record.shares.first.memory_limit_bytes.0, bypasses = ?record.bypasses,
                 "slice admitted"
             );

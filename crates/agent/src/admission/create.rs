@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_model::{Code, Fault, Isolation, Mode, RunRecord, SliceRecord, SliceState};
+use divvy_model::{Code, Fault, Isolation, JobRecord, Mode, RunRecord, SliceRecord, SliceState};
 
 use crate::admission::admit::Admission;
 use crate::admission::asked::asked;
@@ -25,6 +25,7 @@ use crate::start::rundir::RunDir;
 use crate::start::settings::Current;
 use crate::state::{Shared, State};
 use crate::system::peer::Peer;
+use crate::system::procs;
 use crate::system::watched::Watched;
 
 /// The resolved request.
@@ -411,11 +412,17 @@ impl Requests {
         let mut state = self.state.lock();
         let slice = state.find(&id, peer)?;
         if !ask.dry_run {
-            slice.join(RunRecord {
-                pid: peer.pid,
-                start_ticks: peer.since,
-                command: ask.command.clone(),
-            });
+            let run = match slice.record.job.is_some() && ask.step {
+                true => step_above(peer, slice.record.job.as_ref())?,
+                false => Some((peer.pid, peer.since)),
+            };
+            if let Some((pid, start_ticks)) = run {
+                slice.join(RunRecord {
+                    pid,
+                    start_ticks,
+                    command: ask.command.clone(),
+                });
+            }
             let record = slice.stored_form();
             store(&self.run, &record)?;
             if self.journal.may_log(peer.uid) {
@@ -445,4 +452,18 @@ impl Requests {
 
 fn gone(peer: Peer) -> Fault {
     Fault::new(Code::NotAllowed, format!("process {} has ended", peer.pid))
+}
+
+/// The nearest process above that starts this job's programs, with its start time. Only root has a process of real user 0, so a
+/// caller cannot name another one, nor that of another job. Nothing where there is none.
+fn step_above(peer: Peer, job: Option<&JobRecord>) -> Result<Option<(u32, u64)>, Fault> {
+    let Some(job) = job else { return Ok(None) };
+    let sign = format!("slurmstepd: [{}.", job.id);
+    let mut above = peer.ancestors()?.into_iter();
+    Ok(above.find_map(|pid| {
+        // Its life begins before what is read of it, so both are of one process.
+        let began = procs::start_ticks(pid)?;
+        let is_it = procs::is_roots(pid, "slurmstepd") && procs::command_line(pid).starts_with(&sign);
+        (is_it && procs::start_ticks(pid) == Some(began)).then_some((pid, began))
+    }))
 }

@@ -33,6 +33,7 @@ pub(crate) fn join_of(ask: &CreateSlice) -> Join {
     Join {
         command: ask.command.clone(),
         inside: ask.inside.clone(),
+        step: false,
         dry_run: ask.dry_run,
     }
 }

@@ -12,6 +12,7 @@ pub fn as_asked(ask: &CreateSlice) -> SliceRecord {
         terms: ask.request.terms,
         command: ask.command.clone(),
         lasting: ask.lasting,
+        job: ask.for_job.as_ref().map(|owner| owner.job.clone()),
         pods: match ask.lasting {
             true => ask.pods.clone(),
             false => Vec::new(),

@@ -101,6 +101,41 @@ pub fn plan(run: &RunDir, launch: &Launch, helpers: &Helpers<'_>) -> Result<Plan
     parts.plan(run, &created, &created.directory.join("attach.sock"))
 }
 
+/// Puts the libraries that programs load into the run directory, as its owner or root does before others run there.
+///
+/// # Errors
+/// [`Code::DropIn`], [`Code::RunDir`].
+pub fn put_libraries(run: &RunDir) -> Result<(), Fault> {
+    Parts::find(run, &joining("")).map(drop)
+}
+
+/// Has the step of a job around the caller join the job's slice, and tells what its programs' environment is.
+///
+/// # Errors
+/// As [`plan`]; [`Code::UnknownSlice`], [`Code::NotAllowed`].
+pub fn join_step(run: &RunDir, slice: &str) -> Result<Plan, Fault> {
+    let parts = Parts::find(run, &joining(slice))?;
+    let join = Join {
+        command: Vec::new(),
+        inside: None,
+        step: true,
+        dry_run: false,
+    };
+    let created = Client::new(run.clone()).join(slice, &join)?;
+    parts.plan(run, &created, &created.directory.join("attach.sock"))
+}
+
+fn joining(slice: &str) -> Launch {
+    Launch {
+        request: SliceRequest::default(),
+        join: Some(slice.to_owned()),
+        wait: None,
+        command: Vec::new(),
+        driver: None,
+        emulated: None,
+    }
+}
+
 /// Runs the program in a slice of its own. `ready` gets the plan before the program starts. Returns the exit status as
 /// a shell gives it.
 ///
@@ -278,6 +313,7 @@ fn create(
         let join = Join {
             command,
             inside: surroundings(),
+            step: false,
             dry_run,
         };
         return insist.on(|| client.join(slice, &join));
@@ -292,6 +328,7 @@ fn create(
         attended: false,
         container_within_ms: None,
         pods: Vec::new(),
+        for_job: None,
         dry_run,
     };
     match launch.wait.filter(|_| !dry_run) {

@@ -52,7 +52,7 @@ impl LifetimeAnchors {
         };
         let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
-        peer.may_change(slice.record.uid, self.uid)?;
+        peer.may_change(slice.record.changed_by(self.uid), self.uid)?;
         slice.record.require_lasting("it ends with its program")?;
         slice.go_with(Some(anchor));
         let record = slice.stored_form();

@@ -92,7 +92,7 @@ impl Endings {
     pub fn end(&self, peer: Peer, which: &str) -> Result<(), Fault> {
         let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
-        peer.may_change(slice.record.uid, self.uid)?;
+        peer.may_change(slice.record.changed_by(self.uid), self.uid)?;
         let id = slice.record.id.clone();
         if slice.record.lasting {
             let own = LifetimeAnchor::Process {
@@ -102,6 +102,13 @@ impl Endings {
             if slice.record.worker.is_some() && slice.record.lifetime_anchor == Some(own) {
                 // The run that the slice goes with: its program has ended.
                 slice.leave(peer.pid);
+            }
+            if slice.record.job.is_some() {
+                // Root ends a job's slice: what joined it keeps it no longer, once no program of its is left.
+                let shown = slice.shown();
+                if self.members.pinned(&shown).is_empty() {
+                    slice.end_runs();
+                }
             }
             return self.delete(&mut state, &id, "deleted");
         }

@@ -231,7 +231,8 @@ impl Members {
                 // It is still a member after it is pinned: this is the same process.
                 self.roster.has(&slice.id, pid).then_some(Member {
                     watched,
-                    any_user: slice.lasting,
+                    // A job's processes are its user's, as those of a run are.
+                    any_user: slice.lasting && slice.job.is_none(),
                 })
             })
             .collect();

@@ -53,7 +53,7 @@ impl Resizing {
         }
         let mut state = self.state.lock();
         let slice = state.find(which, peer)?;
-        peer.may_change(slice.record.uid, self.uid)?;
+        peer.may_change(slice.record.changed_by(self.uid), self.uid)?;
         self.settings.get().least().check_existing(&slice.record)?;
         let id = slice.record.id.clone();
         self.homes.check_reach(&state, peer, &id)?;

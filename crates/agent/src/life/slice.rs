@@ -253,6 +253,12 @@ impl Slice {
 
     /// Notes a `divvy run` that joins; one that has ended does not.
     pub fn join(&mut self, run: RunRecord) {
+        // The tasks of one step join as one.
+        let is_here =
+            |(_, here): &(Watched, RunRecord)| here.pid == run.pid && here.start_ticks == run.start_ticks;
+        if self.runs.iter().any(is_here) {
+            return;
+        }
         let watched = Watched::again(run.pid, run.start_ticks);
         self.runs.extend(watched.map(|watched| (watched, run)));
     }

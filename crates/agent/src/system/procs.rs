@@ -266,6 +266,23 @@ pub fn owner(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid())
 }
 
+/// The process's first argument, which a daemon may have replaced by a text about itself.
+#[must_use]
+pub(crate) fn command_line(pid: u32) -> String {
+    let line = kernel::bytes(pid, "cmdline").unwrap_or_default();
+    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(first).into_owned()
+}
+
+/// Whether root started the process under this short name: its real user is root, so no set-id program counts.
+#[must_use]
+pub(crate) fn is_roots(pid: u32, name: &str) -> bool {
+    let status = kernel::text(pid, "status").unwrap_or_default();
+    let is_root = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let is_root = is_root.and_then(|line| line.split_whitespace().next()) == Some("0");
+    is_root && kernel::text(pid, "comm").is_ok_and(|comm| comm.trim() == name)
+}
+
 /// The process's parent.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {

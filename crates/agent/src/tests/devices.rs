@@ -93,6 +93,7 @@ impl Host {
             attended: false,
             container_within_ms: None,
             pods: Vec::new(),
+            for_job: None,
             dry_run: true,
         };
         change(&mut ask);

@@ -90,6 +90,7 @@ fn ask(name: &str, gib: u64) -> CreateSlice {
         attended: Default::default(),
         container_within_ms: None,
         pods: Vec::new(),
+        for_job: None,
         dry_run: false,
     }
 }

@@ -27,5 +27,6 @@ pub mod resize;
 pub mod run;
 pub mod selftest;
 pub mod slice;
+pub mod slurm;
 pub mod top;
 pub mod vm;

@@ -178,11 +178,16 @@ pub fn table(slices: &[SliceRecord], indexes: &Indexes, wide: bool) -> Table {
             ("COMMAND", false),
         ]);
     }
+    let any_job = slices.iter().any(|slice| slice.job.is_some());
+    if any_job {
+        columns.extend([("JOB", false), ("JOB USER", false)]);
+    }
     let any_container = slices.iter().any(|slice| !slice.containers.is_empty());
     if any_container {
         columns.push(("CONTAINER", false));
     }
-    let mut table = Table::new(columns).without(&["", "UUID", "AGE", "PROCESSES", "SHARE", "CONTAINER"]);
+    let mut table =
+        Table::new(columns).without(&["", "UUID", "AGE", "PROCESSES", "SHARE", "CONTAINER", "JOB USER"]);
     for slice in slices {
         let used = if slice.usage_unknown {
             ("-".into(), "-".into())
@@ -218,6 +223,12 @@ pub fn table(slices: &[SliceRecord], indexes: &Indexes, wide: bool) -> Table {
                 commands(slice),
             ]);
         }
+        if any_job {
+            row.extend(match &slice.job {
+                Some(job) => [format!("{}:{}", job.manager, job.id), user(slice.uid)],
+                None => ["-".into(), "-".into()],
+            });
+        }
         if any_container {
             let names: Vec<String> = slice.containers.iter().map(container).collect();
             row.push(match names.is_empty() {
@@ -232,6 +243,15 @@ pub fn table(slices: &[SliceRecord], indexes: &Indexes, wide: bool) -> Table {
         }
     }
     table
+}
+
+/// The user's login name, or number where it has none.
+fn user(uid: u32) -> String {
+    let found = nix::unistd::User::from_uid(uid.into());
+    found
+        .ok()
+        .flatten()
+        .map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// The beginning of a device's UUID.

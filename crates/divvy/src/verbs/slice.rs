@@ -124,6 +124,7 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
         attended: false,
         container_within_ms: None,
         pods: pods(args.pods.as_deref())?,
+        for_job: None,
         dry_run: args.dry_run,
     };
     let created = context.agent()?.create(&ask)?;

@@ -65,6 +65,7 @@ impl Host for ThisNode {
             attended: false,
             container_within_ms: None,
             pods: Vec::new(),
+            for_job: None,
             dry_run: false,
         };
         Ok(self.context.agent()?.create(&ask)?.slice)

@@ -250,6 +250,7 @@ fn created(
             .within
             .map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX)),
         pods: Vec::new(),
+        for_job: None,
         dry_run,
     };
     let is_sized = ask.request.memory.is_some();

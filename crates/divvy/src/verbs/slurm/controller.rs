@@ -1,0 +1,205 @@
+//! What is asked of Slurm's controller: by Slurm's own programs, so that no version of Slurm is needed here.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use divvy_jobs::{Granted, Refusal, Remedy, details, shows_several, task_of};
+use divvy_model::Fault;
+
+use super::job::Job;
+
+/// How long one of its programs may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Where packages and administrators put Slurm's programs, beside slurmd's own folder.
+const FOLDERS: [&str; 4] = [
+    "/usr/bin",
+    "/usr/local/bin",
+    "/opt/slurm/bin",
+    "/usr/local/slurm/bin",
+];
+
+/// What the job has on this node.
+///
+/// # Errors
+/// Where the controller does not answer the job may start later; [`details`] has the others.
+pub fn granted(job: &Job) -> Result<Granted, Refusal> {
+    let mut text = ask("scontrol", &["show", "job", "--details", &job.id.to_string()])?;
+    if shows_several(&text) {
+        let tasks = ask(
+            "squeue",
+            &[
+                "--noheader",
+                "--array",
+                "--states=all",
+                "--format=%A %F %K",
+                "--jobs",
+                &job.id.to_string(),
+            ],
+        )?;
+        if let Some(task) = task_of(&tasks, job.id) {
+            text = ask("scontrol", &["show", "job", "--details", &task])?;
+        }
+    }
+    details(&text, job.id, &job.node)
+}
+
+/// The jobs that are on a node: what is not among them has left it. Nothing where the controller does not say.
+pub fn on_node(node: &str) -> Option<Vec<String>> {
+    let states = "--states=CONFIGURING,RUNNING,SUSPENDED,COMPLETING,STOPPED,SIGNALING,STAGE_OUT";
+    let text = ask(
+        "squeue",
+        &["--noheader", "--array", states, "--format=%A", "--nodelist", node],
+    )
+    .ok()?;
+    Some(text.lines().map(|line| line.trim().to_owned()).collect())
+}
+
+/// Puts a job that does not start back into the queue, or holds it, and says why; a job that cannot be put back is ended.
+pub fn send_back(job: &Job, refusal: &Refusal) {
+    /// A job that was put back so often is held.
+    const MOST: u32 = 5;
+    /// Seconds until it is tried again.
+    const PAUSE_S: u32 = 30;
+    let id = job.id.to_string();
+    let words = sentence(&refusal.fault);
+    let _unheard = ask("scontrol", &["notify", &id, &words]);
+    let _unheard = ask(
+        "scontrol",
+        &["update", &format!("JobId={id}"), &format!("AdminComment={words}")],
+    );
+    let how = match refusal.remedy {
+        Remedy::Requeue if job.restarts < MOST => "requeue",
+        _ => "requeuehold",
+    };
+    match ask("scontrol", &[how, &id]) {
+        Ok(_) if how == "requeue" => {
+            let _unheard = ask(
+                "scontrol",
+                &[
+                    "update",
+                    &format!("JobId={id}"),
+                    &format!("StartTime=now+{PAUSE_S}"),
+                ],
+            );
+        }
+        Ok(_) => {}
+        // Only what runs is ended: the job may wait again because its user put it back.
+        Err(_) => drop(ask("scancel", &["--state=RUNNING", &id])),
+    }
+}
+
+/// Drains this node with a reason that `sinfo --list-reasons` shows. slurmd drains it too, and says less.
+pub fn drain(node: &str, fault: &Fault) {
+    let words = sentence(fault);
+    let _unheard = ask(
+        "scontrol",
+        &[
+            "update",
+            &format!("NodeName={node}"),
+            "State=DRAIN",
+            &format!("Reason={words}"),
+        ],
+    );
+}
+
+/// Writes a job's use into its comment for administrators.
+pub fn comment(job: &Job, words: &str) {
+    let id = format!("JobId={}", job.id);
+    let _unheard = ask("scontrol", &["update", &id, &format!("AdminComment={words}")]);
+}
+
+/// One line that no program of Slurm's takes for more than a value.
+fn sentence(fault: &Fault) -> String {
+    let hint = fault
+        .hint
+        .as_ref()
+        .map_or_else(String::new, |hint| format!("; {hint}"));
+    let words = format!("divvy {}: {fault}{hint}", fault.code);
+    words
+        .chars()
+        .map(|c| if c.is_control() || c == '"' { ' ' } else { c })
+        .take(400)
+        .collect()
+}
+
+/// What a program of Slurm's prints.
+fn ask(program: &str, words: &[&str]) -> Result<String, Refusal> {
+    let silent = |why: &str| {
+        let mut refusal = Refusal::new(
+            Remedy::Requeue,
+            format!("Slurm's controller does not answer `{program}`"),
+        );
+        refusal.fault = refusal.fault.cause(why);
+        refusal.hint("`scontrol ping` on the node says more")
+    };
+    let path = find(program).ok_or_else(|| {
+        Refusal::new(Remedy::Repair, format!("there is no `{program}` on this node"))
+            .hint("install Slurm's client programs (slurm-client) beside slurmd")
+    })?;
+    let mut command = Command::new(path);
+    // What slurmd was started with, and nothing of a user's.
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("LC_ALL", "C");
+    if let Some(conf) = std::env::var_os("SLURM_CONF") {
+        command.env("SLURM_CONF", conf);
+    }
+    let mut child = command
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| silent(&error.to_string()))?;
+    let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+    let reading = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let _broken = out.as_mut().map(|out| out.read_to_end(&mut text));
+        text
+    });
+    let begin = Instant::now();
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if begin.elapsed() < TIMEOUT => std::thread::sleep(Duration::from_millis(1)),
+            _ => {
+                let _ended = child.kill();
+                let _reaped = child.wait();
+                return Err(silent("it did not answer in time"));
+            }
+        }
+    };
+    let text = reading.join().unwrap_or_default();
+    if !status.success() {
+        let mut why = String::new();
+        let _broken = err.as_mut().map(|err| err.take(400).read_to_string(&mut why));
+        return Err(silent(why.trim()));
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// One of Slurm's programs: beside the slurmd that started this process, else in the usual places.
+fn find(program: &str) -> Option<PathBuf> {
+    let beside = beside_slurmd().into_iter();
+    let folders = beside.chain(FOLDERS.map(PathBuf::from));
+    folders
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+/// `/opt/slurm/bin` for a parent `/opt/slurm/sbin/slurmd`.
+fn beside_slurmd() -> Option<PathBuf> {
+    let parent = std::os::unix::process::parent_id();
+    let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok()?;
+    let is_slurmd = program.file_name().is_some_and(|name| name == "slurmd");
+    is_slurmd.then(|| {
+        program
+            .parent()
+            .and_then(Path::parent)
+            .map(|folder| folder.join("bin"))
+    })?
+}

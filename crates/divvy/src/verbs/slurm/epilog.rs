@@ -1,0 +1,243 @@
+//! `divvy slurm epilog`: the end of a job's slice and of what is left in it, and the account of what it used.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use divvy_agent::api::Kill;
+use divvy_agent::{Client, clock};
+use divvy_jobs::{Node, Remedy};
+use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
+use serde::Serialize;
+
+use super::job::Job;
+use super::{controller, node};
+use crate::report::remark;
+
+/// KILL, as its number.
+const SIGKILL: i32 = 9;
+
+/// A line of the accounting file.
+#[derive(Debug, Serialize)]
+struct Used<'a> {
+    /// The job.
+    job_id: &'a str,
+    /// Its user.
+    uid: u32,
+    /// Its node.
+    node: &'a str,
+    /// How often it had been requeued.
+    restarts: u32,
+    /// When its slice was made, RFC 3339, UTC.
+    started_at: &'a str,
+    /// When it ended.
+    ended_at: String,
+    /// What it had of its devices' time.
+    device_seconds: f64,
+    /// Each device.
+    devices: Vec<OfDevice<'a>>,
+}
+
+/// What a job used of a device.
+#[derive(Debug, Serialize)]
+struct OfDevice<'a> {
+    uuid: &'a str,
+    memory_limit_bytes: Bytes,
+    memory_peak_bytes: Bytes,
+    refused_allocations: u64,
+}
+
+/// Ends the job's slice.
+///
+/// # Errors
+/// What an administrator has to repair: Slurm drains the node.
+pub fn run(node_file: &Path) -> Result<u8, Fault> {
+    node::require_root("epilog")?;
+    let job = Job::of_environment()?;
+    let node_file = &node::file_of(node_file, &job.node)?;
+    if !node::is_there(node_file) && !job.has_devices {
+        return Ok(0);
+    }
+    let node = node::read(node_file)?;
+    let agent = match node::agent(&node) {
+        Ok(agent) => agent,
+        // A node whose agent is gone keeps jobs without devices.
+        Err(_) if !job.has_devices => return Ok(0),
+        Err(refusal) => {
+            if refusal.remedy == Remedy::Repair {
+                controller::drain(&job.node, &refusal.fault);
+            }
+            return Err(refusal.fault);
+        }
+    };
+    let slices = node::slices(&agent, &job.node)?;
+    let (own, others): (Vec<SliceRecord>, Vec<SliceRecord>) =
+        slices.into_iter().partition(|slice| job.owns(slice));
+    for slice in &own {
+        let used = remove(&agent, slice)?;
+        if let Err(fault) = account(&node, &job, slice, &used) {
+            // The slice is gone, and the next job can start.
+            remark(&format!("the job's use is not written down: {fault}"));
+        }
+    }
+    sweep(&agent, &job.node, &others);
+    Ok(0)
+}
+
+/// Ends the slices of all jobs that left this node.
+///
+/// # Errors
+/// [`Code::Privilege`], and an agent that does not answer.
+pub fn sweep_all(node_file: &Path) -> Result<u8, Fault> {
+    node::require_root("sweep")?;
+    let name = std::env::var("SLURMD_NODENAME").unwrap_or_default();
+    let file = node::read(&node::file_of(node_file, &name)?)?;
+    let agent = node::agent(&file).map_err(|refusal| refusal.fault)?;
+    let names = agent
+        .slices()?
+        .body
+        .items
+        .into_iter()
+        .filter_map(|slice| slice.job);
+    let mut names: Vec<String> = names
+        .filter(|job| job.manager == super::job::SLURM)
+        .map(|job| job.node)
+        .collect();
+    names.sort();
+    names.dedup();
+    for name in &names {
+        let slices = node::slices(&agent, name)?;
+        end_left(&agent, name, &slices);
+    }
+    Ok(0)
+}
+
+/// Ends those idle slices whose jobs have left the node: a slurmd that was killed has run no epilog.
+pub fn sweep(agent: &Client, name: &str, slices: &[SliceRecord]) {
+    /// Jobs that start now are idle too, and many that start at once would each ask the controller.
+    const STARTING: Duration = Duration::from_secs(60);
+    let idle: Vec<SliceRecord> = slices
+        .iter()
+        .filter(|slice| slice.state == SliceState::Idle && slice.runs.is_empty())
+        .filter(|slice| clock::age(&slice.created_at).is_none_or(|age| age > STARTING))
+        .cloned()
+        .collect();
+    if !idle.is_empty() {
+        end_left(agent, name, &idle);
+    }
+}
+
+fn end_left(agent: &Client, name: &str, slices: &[SliceRecord]) {
+    let Some(here) = controller::on_node(name) else {
+        return;
+    };
+    for slice in slices {
+        let is_here = slice.job.as_ref().is_some_and(|job| here.contains(&job.id));
+        if !is_here && let Err(fault) = remove(agent, slice) {
+            remark(&format!("slice {} stays: {fault}", slice.name));
+        }
+    }
+}
+
+/// What a slice used.
+pub struct Use {
+    slice: SliceRecord,
+    device_seconds: f64,
+}
+
+/// Kills what is left in a slice and deletes it; what it used.
+///
+/// # Errors
+/// [`Code::SliceBusy`] where something in it does not end.
+pub fn remove(agent: &Client, slice: &SliceRecord) -> Result<Use, Fault> {
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    let ask = Kill {
+        signal: SIGKILL,
+        dry_run: false,
+    };
+    let begin = Instant::now();
+    let mut used = None;
+    loop {
+        let _none_left = agent.kill(&slice.id, &ask);
+        let now = agent.slice(&slice.id);
+        if let Ok(now) = now {
+            let compute = agent
+                .compute()
+                .map_or_else(|_| Vec::new(), |list| list.body.items);
+            let charged = compute.iter().filter(|record| record.slice_id == slice.id);
+            let ns: u64 = charged.map(|record| record.charged_ns).sum();
+            used = Some(Use {
+                slice: now,
+                device_seconds: Duration::from_nanos(ns).as_secs_f64(),
+            });
+        }
+        match agent.end(&slice.id) {
+            Ok(()) => break,
+            Err(fault) if fault.code == Code::UnknownSlice => break,
+            Err(fault) if begin.elapsed() >= TIMEOUT => return Err(fault),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    Ok(used.unwrap_or_else(|| Use {
+        slice: slice.clone(),
+        device_seconds: 0.0,
+    }))
+}
+
+/// Writes down what the job used, where the node's file says so.
+fn account(node: &Node, job: &Job, slice: &SliceRecord, used: &Use) -> Result<(), Fault> {
+    let shares = used.slice.shares.iter();
+    let id = job.id.to_string();
+    let line = Used {
+        job_id: &id,
+        uid: job.uid,
+        node: &job.node,
+        restarts: slice.job.as_ref().map_or(0, |job| job.restarts),
+        started_at: &used.slice.created_at,
+        ended_at: clock::now(),
+        device_seconds: used.device_seconds,
+        devices: shares
+            .map(|share| OfDevice {
+                uuid: &share.device_uuid,
+                memory_limit_bytes: share.memory_limit_bytes,
+                memory_peak_bytes: share.memory_peak_bytes,
+                refused_allocations: share.refused_allocations,
+            })
+            .collect(),
+    };
+    if node.comment {
+        let peak = used
+            .slice
+            .shares
+            .iter()
+            .map(|share| share.memory_peak_bytes)
+            .max()
+            .unwrap_or_default();
+        controller::comment(
+            job,
+            &format!(
+                "divvy: peak {peak} of {}, {:.1} s of the device",
+                used.slice.shares.first.memory_limit_bytes, line.device_seconds
+            ),
+        );
+    }
+    let Some(path) = &node.accounting else {
+        return Ok(());
+    };
+    let failed = |error: &dyn std::error::Error| {
+        Fault::new(Code::Config, format!("cannot write the accounting file `{path}`")).because(error)
+    };
+    let mut text = serde_json::to_string(&line).map_err(|error| failed(&error))?;
+    text.push('\n');
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o640)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path)
+        .map_err(|error| failed(&error))?;
+    // One write, so that the lines of two jobs that end at once do not mix.
+    file.write_all(text.as_bytes()).map_err(|error| failed(&error))
+}

@@ -1,0 +1,144 @@
+//! `divvy slurm prolog`: a job's slice, before the job starts on the node.
+
+use std::path::Path;
+
+use divvy_agent::api::{CreateSlice, ForJob};
+use divvy_agent::{Client, launch};
+use divvy_jobs::{Here, Node, Plan, Refusal, Remedy, plan};
+use divvy_model::{Code, Fault, MemoryAmount, Selector, SliceRecord, SliceRequest};
+
+use super::job::{Job, SLURM};
+use super::{controller, epilog, node};
+use crate::report;
+
+/// Gives the job its slice. A job that cannot have one goes back into the queue.
+///
+/// # Errors
+/// What an administrator has to repair: Slurm drains the node.
+pub fn run(node_file: &Path) -> Result<u8, Fault> {
+    node::require_root("prolog")?;
+    let job = Job::of_environment()?;
+    // A job of processors only needs neither agent nor controller.
+    if !job.has_devices {
+        return Ok(0);
+    }
+    let node_file = node::file_of(node_file, &job.node)?;
+    match give(&job, &node_file) {
+        Ok(()) => Ok(0),
+        Err(refusal) if refusal.remedy == Remedy::Repair => {
+            controller::drain(&job.node, &refusal.fault);
+            Err(refusal.fault)
+        }
+        Err(refusal) => {
+            report::fault(&refusal.fault, false);
+            controller::send_back(&job, &refusal);
+            Ok(0)
+        }
+    }
+}
+
+fn give(job: &Job, node_file: &Path) -> Result<(), Refusal> {
+    let node = node::read(node_file).map_err(Refusal::of)?;
+    let granted = controller::granted(job)?;
+    let agent = node::agent(&node)?;
+    let devices = agent.devices().map_err(Refusal::of)?.body.items;
+    let here: Vec<Here> = devices
+        .iter()
+        .map(|device| Here {
+            uuid: device.uuid.clone(),
+            memory_bytes: device.memory_usable_bytes(),
+        })
+        .collect();
+    let plan = plan(&granted, &node, &here)?;
+    let Some(request) = request(job, &node, plan).map_err(Refusal::of)? else {
+        return Ok(());
+    };
+    let slices = node::slices(&agent, &job.node).map_err(Refusal::of)?;
+    let (own, others): (Vec<SliceRecord>, Vec<SliceRecord>) =
+        slices.into_iter().partition(|slice| job.owns(slice));
+    for slice in &own {
+        // slurmd that was started again may run the prolog of a job that runs: the job keeps what it has.
+        if slice
+            .job
+            .as_ref()
+            .is_some_and(|before| before.restarts == job.restarts)
+        {
+            return Ok(());
+        }
+        epilog::remove(&agent, slice).map_err(Refusal::of)?;
+    }
+    epilog::sweep(&agent, &job.node, &others);
+    launch::put_libraries(&node::run_dir(&node)).map_err(Refusal::of)?;
+    make(&agent, job, request)
+}
+
+/// The request for the slice of a plan; nothing for a job without devices.
+fn request(job: &Job, node: &Node, plan: Plan) -> Result<Option<SliceRequest>, Fault> {
+    let mut request = SliceRequest {
+        name: Some(format!("{SLURM}-{}", job.id)),
+        ..SliceRequest::default()
+    };
+    let isolation = node.isolation()?;
+    request.terms.isolation = isolation.unwrap_or_default();
+    request.isolation_unasked = isolation.is_none();
+    let uuids = match plan {
+        Plan::Nothing => return Ok(None),
+        Plan::Whole(devices) => {
+            request.terms.whole = true;
+            request.terms.isolation = divvy_model::Isolation::default();
+            request.isolation_unasked = true;
+            devices
+        }
+        Plan::Part {
+            devices,
+            memory,
+            compute,
+        } => {
+            request.memory = Some(MemoryAmount::Bytes(memory));
+            request.terms.compute.share = Some(compute);
+            request.terms.compute.cap = node.cap()?;
+            devices
+        }
+    };
+    let selectors = uuids.iter().map(|uuid| uuid.parse::<Selector>());
+    request.select(selectors.collect::<Result<_, _>>()?);
+    Ok(Some(request))
+}
+
+fn make(agent: &Client, job: &Job, request: SliceRequest) -> Result<(), Refusal> {
+    let ask = CreateSlice {
+        request,
+        command: Vec::new(),
+        emulated: None,
+        visible: None,
+        inside: None,
+        lasting: true,
+        attended: false,
+        container_within_ms: None,
+        pods: Vec::new(),
+        for_job: Some(ForJob {
+            uid: job.uid,
+            job: job.record(),
+        }),
+        dry_run: false,
+    };
+    let slice = agent.create(&ask).map_err(Refusal::of)?.slice;
+    if job.owns(&slice) {
+        return Ok(());
+    }
+    // An agent that knows no jobs has made a slice of root's.
+    let _as_before = agent.end(&slice.id);
+    let version = agent
+        .status()
+        .map_or_else(|_| "another".into(), |status| status.version);
+    let fault = Fault::new(
+        Code::AgentVersion,
+        format!(
+            "the agent is of version {version} and makes no slices for jobs, this command is of {}",
+            env!("CARGO_PKG_VERSION")
+        ),
+    );
+    Err(Refusal::of(
+        fault.hint("restart the agent: `systemctl restart divvy-agent`"),
+    ))
+}

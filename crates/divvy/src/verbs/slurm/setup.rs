@@ -1,0 +1,431 @@
+//! `divvy slurm setup`: what Slurm's files have to say, put there and taken away, and the mistakes in them.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use divvy_jobs::configuration::{PROGRAMS, Wanted, WantedDevice, check};
+use divvy_jobs::{Edited, Node, NodeDevice, apply, undo};
+use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
+
+use super::node;
+use crate::context::Context;
+use crate::output;
+
+/// Flags of `divvy slurm setup`.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Examples:
+  divvy slurm setup
+  divvy slurm setup --shards 80 --apply
+  divvy slurm setup --conf-dir /opt/slurm/etc --node gpu7
+  divvy slurm setup --undo")]
+pub struct Args {
+    /// Put the lines, the programs and the node's file in place
+    #[arg(long, conflicts_with = "undo")]
+    apply: bool,
+    /// Take all of it away again
+    #[arg(long)]
+    undo: bool,
+    /// Shards of each device [default: one for each GiB of its memory]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65_535))]
+    shards: Option<u64>,
+    /// The node's name in slurm.conf [default: this host's, to the first dot]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// The folder of slurm.conf and gres.conf [default: that of SLURM_CONF, or /etc/slurm]
+    #[arg(long, value_name = "DIR")]
+    conf_dir: Option<PathBuf>,
+    /// The device files that gres.conf names, in the devices' order: for emulated devices and MIG instances
+    #[arg(long, value_name = "PATHS", value_delimiter = ',')]
+    files: Vec<String>,
+}
+
+/// Slurm's files and Divvy's.
+struct Places {
+    slurm: PathBuf,
+    gres: PathBuf,
+    programs: PathBuf,
+    node_file: PathBuf,
+    /// As the programs name it: with `%n` for the node, where it was given so.
+    node_files: PathBuf,
+}
+
+/// Prints, puts in place or takes away.
+///
+/// # Errors
+/// Files that cannot be read or written, and configurations that have to be edited by hand.
+pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault> {
+    // Slurm takes no program by a path from where it happens to run.
+    let folder = absolute(&args.conf_dir.clone().unwrap_or_else(conf_dir))?;
+    let node_file = &absolute(node_file)?;
+    let name = args.node.clone().unwrap_or_else(host_name);
+    let places = Places {
+        slurm: folder.join("slurm.conf"),
+        gres: folder.join("gres.conf"),
+        programs: folder.join("divvy"),
+        node_file: node::file_of(node_file, &name)?,
+        node_files: node_file.into(),
+    };
+    if args.undo {
+        node::require_root("setup --undo")?;
+        return take_away(&places);
+    }
+    let devices = devices(context)?;
+    let node = new_node(args, &places, &devices, context)?;
+    let wanted = wanted(args, &places, &node, &devices)?;
+    let (slurm, gres) = (text(&places.slurm, true)?, text(&places.gres, false)?);
+    if args.apply {
+        node::require_root("setup --apply")?;
+        let edited = apply(&slurm, &gres, &wanted).map_err(by_hand)?;
+        put(&places, &edited, &node)?;
+        output::print(&format!(
+            "wrote {}, {}, {} and {}\nrestart slurmctld and slurmd, then try: srun --gres=shard:1 env\n",
+            places.slurm.display(),
+            places.gres.display(),
+            places.programs.display(),
+            places.node_file.display()
+        ))?;
+        return found(&edited.slurm, &edited.gres, &wanted, None);
+    }
+    let node_problem = node_problem(&places, &node);
+    match apply(&slurm, &gres, &wanted) {
+        Ok(edited) => show(&places, &edited, &node)?,
+        Err(words) => output::print(&format!("{words}\n"))?,
+    }
+    found(&slurm, &gres, &wanted, node_problem)
+}
+
+fn by_hand(words: String) -> Fault {
+    Fault::new(Code::Config, words).hint("edit that line, then `divvy slurm setup --apply` does the rest")
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Fault> {
+    std::path::absolute(path).map_err(|error| {
+        Fault::new(Code::Usage, format!("`{}` leads nowhere", path.display())).because(&error)
+    })
+}
+
+/// This host's name, to the first dot.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+fn conf_dir() -> PathBuf {
+    let named = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    let folder = named.and_then(|path| path.parent().map(Path::to_path_buf));
+    folder.unwrap_or_else(|| "/etc/slurm".into())
+}
+
+/// The devices that are not divided further, as the agent or this machine shows them.
+fn devices(context: &Context) -> Result<Vec<DeviceRecord>, Fault> {
+    let mut devices = match context.agent_if_any() {
+        Some(agent) => agent.devices()?.body.items,
+        None => context.inventory()?.devices,
+    };
+    devices.retain(|device| !device.is_divided());
+    if devices.is_empty() {
+        return Err(
+            Fault::new(Code::NoDevice, "this node has no device that Slurm could count")
+                .hint("`divvy devices` and `divvy doctor` say more"),
+        );
+    }
+    Ok(devices)
+}
+
+/// The node's file as it is to be: what an administrator chose in the present one stays.
+fn new_node(
+    args: &Args,
+    places: &Places,
+    devices: &[DeviceRecord],
+    context: &Context,
+) -> Result<Node, Fault> {
+    let before = match node::is_there(&places.node_file) {
+        true => node::read(&places.node_file)?,
+        false => Node {
+            agent_timeout_s: 10,
+            ..Node::default()
+        },
+    };
+    let shards = |device: &DeviceRecord| {
+        let former = before.devices.iter().find(|former| former.uuid == device.uuid);
+        let gib = (device.memory_usable_bytes().0 >> 30).max(1);
+        args.shards.or(former.map(|former| former.shards)).unwrap_or(gib)
+    };
+    let run = context.peek();
+    let is_usual = run.path() == divvy_agent::system_run_dir();
+    Ok(Node {
+        run_dir: before
+            .run_dir
+            .clone()
+            .or_else(|| (!is_usual).then(|| run.path().display().to_string())),
+        devices: devices
+            .iter()
+            .map(|device| NodeDevice {
+                uuid: device.uuid.clone(),
+                memory_bytes: device.memory_usable_bytes(),
+                shards: shards(device),
+            })
+            .collect(),
+        ..before.clone()
+    })
+}
+
+fn wanted(args: &Args, places: &Places, node: &Node, devices: &[DeviceRecord]) -> Result<Wanted, Fault> {
+    if !args.files.is_empty() && args.files.len() != devices.len() {
+        return Err(Fault::new(
+            Code::Usage,
+            format!(
+                "--files names {}, and there are {} devices",
+                args.files.len(),
+                devices.len()
+            ),
+        )
+        .hint("`divvy devices` lists them"));
+    }
+    let file = |(at, device): (usize, &DeviceRecord)| match args.files.get(at) {
+        Some(file) => Ok(file.clone()),
+        None => file_of(at, device),
+    };
+    let files = devices
+        .iter()
+        .enumerate()
+        .map(file)
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(Wanted {
+        node: args.node.clone().unwrap_or_else(host_name),
+        folder: places.programs.display().to_string(),
+        devices: devices
+            .iter()
+            .zip(&node.devices)
+            .zip(files)
+            .map(|((device, known), file)| WantedDevice {
+                name: format!("{} ({})", device.name, device.uuid),
+                file,
+                memory_bytes: known.memory_bytes.0,
+                shards: known.shards,
+            })
+            .collect(),
+        agent_timeout_s: node.agent_timeout_s,
+    })
+}
+
+/// The file by which gres.conf names a device. Slurm looks whether it is there.
+fn file_of(at: usize, device: &DeviceRecord) -> Result<String, Fault> {
+    /// An emulated device has no node: Slurm only counts these.
+    const STANDING: [&str; 5] = [
+        "/dev/zero",
+        "/dev/null",
+        "/dev/full",
+        "/dev/random",
+        "/dev/urandom",
+    ];
+    let by_hand = |what: &str| {
+        Fault::new(
+            Code::Usage,
+            format!("{} is {what}, whose device file is not known here", device.uuid),
+        )
+        .hint("name all devices' files: --files /dev/nvidia0,/dev/nvidia-caps/nvidia-cap21")
+    };
+    match device.kind {
+        DeviceKind::Emulated => STANDING
+            .get(at)
+            .map(|file| (*file).to_owned())
+            .ok_or_else(|| by_hand("one of many emulated devices")),
+        DeviceKind::Mig => Err(by_hand("a MIG instance")),
+        DeviceKind::Partition => Err(by_hand("a partition")),
+        DeviceKind::Gpu => Ok(minor_of(&device.pci_address).map_or_else(
+            || format!("/dev/nvidia{}", device.index),
+            |minor| format!("/dev/nvidia{minor}"),
+        )),
+    }
+}
+
+/// The number of a device's node, as NVIDIA's kernel module tells.
+fn minor_of(pci_address: &str) -> Option<u32> {
+    let path = format!(
+        "/proc/driver/nvidia/gpus/{}/information",
+        pci_address.to_ascii_lowercase()
+    );
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Device Minor:"))?;
+    line.trim().parse().ok()
+}
+
+/// A file's text; nothing for one that need not be there.
+fn text(path: &Path, is_needed: bool) -> Result<String, Fault> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == ErrorKind::NotFound && !is_needed => Ok(String::new()),
+        Err(error) => Err(
+            Fault::new(Code::Config, format!("cannot read `{}`", path.display()))
+                .because(&error)
+                .hint("--conf-dir names the folder of slurm.conf"),
+        ),
+    }
+}
+
+/// What a node's file lacks.
+fn node_problem(places: &Places, node: &Node) -> Option<String> {
+    let shown = places.node_file.display();
+    match node::is_there(&places.node_file).then(|| node::read(&places.node_file)) {
+        None => Some(format!(
+            "there is no {shown}: the prolog does not know the node's devices"
+        )),
+        Some(Err(fault)) => Some(fault.to_string()),
+        Some(Ok(there)) if there.devices != node.devices => Some(format!(
+            "{shown} names other devices, memory or shards than this node has"
+        )),
+        Some(Ok(_)) => None,
+    }
+}
+
+/// Prints the mistakes; the exit status.
+fn found(slurm: &str, gres: &str, wanted: &Wanted, node_problem: Option<String>) -> Result<u8, Fault> {
+    let found = check(slurm, gres, wanted);
+    let mut text = String::new();
+    let errors = found
+        .iter()
+        .filter(|finding| finding.is_error)
+        .map(|finding| finding.text.clone());
+    let errors: Vec<String> = node_problem.into_iter().chain(errors).collect();
+    for error in &errors {
+        text.push_str(&format!("error    {error}\n"));
+    }
+    for finding in found.iter().filter(|finding| !finding.is_error) {
+        text.push_str(&format!("warning  {}\n", finding.text));
+    }
+    if text.is_empty() {
+        text.push_str("no mistakes found\n");
+    }
+    output::print(&text)?;
+    Ok(u8::from(!errors.is_empty()))
+}
+
+/// Prints what `--apply` would write.
+fn show(places: &Places, edited: &Edited, node: &Node) -> Result<(), Fault> {
+    let block = |text: &str| {
+        let lines = text.lines().skip_while(|line| !line.starts_with("# BEGIN divvy"));
+        lines
+            .filter(|line| !line.starts_with("# "))
+            .map(|line| format!("{line}\n"))
+            .collect::<String>()
+    };
+    let mut shown = format!(
+        "# {}\n{}\n# {}\n{}\n# {}\n{}\n",
+        places.slurm.display(),
+        block(&edited.slurm),
+        places.gres.display(),
+        block(&edited.gres),
+        places.node_file.display(),
+        node.write()?
+    );
+    for (name, script) in scripts(places, edited)? {
+        shown.push_str(&format!("# {}/{name}\n{script}\n", places.programs.display()));
+    }
+    output::print(&shown)
+}
+
+/// The programs that slurmd runs, by name: each calls what was there before, then Divvy.
+fn scripts(places: &Places, edited: &Edited) -> Result<Vec<(&'static str, String)>, Fault> {
+    let own = std::env::current_exe().map_err(|error| {
+        Fault::new(Code::Internal, "this program's own path is not known").because(&error)
+    })?;
+    let words = |path: &Path| quoted(&path.display().to_string());
+    let script = |name: &'static str| {
+        let former = edited.former.iter().find(|(of, _)| *of == name);
+        let first = former.map_or_else(String::new, |(_, path)| {
+            format!("{} \"$@\" || exit $?\n", quoted(path))
+        });
+        let text = format!(
+            "#!/bin/sh\n# Written by `divvy slurm setup --apply`.\n{first}exec {} slurm {name} --node-file {}\n",
+            words(&own),
+            words(&places.node_files)
+        );
+        (name, text)
+    };
+    Ok(PROGRAMS.iter().map(|(_, name)| script(name)).collect())
+}
+
+/// A word for a shell.
+fn quoted(word: &str) -> String {
+    let is_plain = word
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
+    if is_plain {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+fn put(places: &Places, edited: &Edited, node: &Node) -> Result<(), Fault> {
+    folder(&places.programs)?;
+    for (name, script) in scripts(places, edited)? {
+        write(&places.programs.join(name), &script, 0o755)?;
+    }
+    if let Some(above) = places.node_file.parent() {
+        folder(above)?;
+    }
+    write(&places.node_file, &node.write()?, 0o644)?;
+    // slurm.conf comes last: what it names is there by then.
+    write(&places.gres, &edited.gres, 0o644)?;
+    write(&places.slurm, &edited.slurm, 0o644)
+}
+
+fn take_away(places: &Places) -> Result<u8, Fault> {
+    for path in [&places.slurm, &places.gres] {
+        let before = text(path, false)?;
+        let after = undo(&before);
+        if after.is_empty() && !before.is_empty() {
+            remove(path)?;
+        } else if after != before {
+            write(path, &after, 0o644)?;
+        }
+    }
+    for (_, name) in PROGRAMS {
+        remove(&places.programs.join(name))?;
+    }
+    let _others = fs::remove_dir(&places.programs);
+    remove(&places.node_file)?;
+    output::print("Slurm's files are as they were; restart slurmctld and slurmd\n")?;
+    Ok(0)
+}
+
+fn remove(path: &Path) -> Result<(), Fault> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Fault::new(Code::Config, format!("cannot remove `{}`", path.display())).because(&error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn folder(path: &Path) -> Result<(), Fault> {
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(|error| {
+        Fault::new(Code::Config, format!("cannot make `{}`", path.display())).because(&error)
+    })
+}
+
+/// Writes a file in one step: slurmd that reads it meanwhile has the one or the other. Its mode stays where it was there.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), Fault> {
+    let failed = |error: std::io::Error| {
+        Fault::new(Code::Config, format!("cannot write `{}`", path.display())).because(&error)
+    };
+    let mode = fs::metadata(path).map_or(mode, |meta| meta.mode() & 0o7777);
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".divvy-new");
+    let new = path.with_file_name(name);
+    let _former = fs::remove_file(&new);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&new)
+        .map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(mode)).map_err(failed)?;
+    fs::rename(&new, path).map_err(failed)
+}

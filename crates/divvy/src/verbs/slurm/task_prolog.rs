@@ -1,0 +1,68 @@
+//! `divvy slurm task-prolog`: the variables of a task. slurmstepd reads lines `export NAME=VALUE` from what it prints.
+//!
+//! It runs as the job's user and has no right that the user has not: a user who changes what it prints has changed variables
+//! that any program could change.
+
+use std::path::Path;
+
+use divvy_agent::{Client, launch};
+use divvy_model::{Code, Fault};
+
+use super::job::{SLURM, of_slurmd};
+use super::node;
+use crate::output;
+
+/// What a job with devices has in its tasks' environments.
+const SIGNS: [&str; 4] = [
+    "SLURM_SHARDS_ON_NODE",
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_STEP_GPUS",
+    "SLURM_JOB_GPUS",
+];
+
+/// Prints the variables.
+///
+/// # Errors
+/// The job has devices and no slice, or the agent does not answer: the task does not start.
+pub fn run(node_file: &Path) -> Result<u8, Fault> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let job = variable("SLURM_JOB_ID").ok_or_else(|| of_slurmd("SLURM_JOB_ID"))?;
+    let name = variable("SLURMD_NODENAME").ok_or_else(|| of_slurmd("SLURMD_NODENAME"))?;
+    if !SIGNS.iter().any(|sign| variable(sign).is_some()) {
+        // No device was asked for, and none is shown.
+        output::print("export CUDA_VISIBLE_DEVICES=\nunset DIVVY_SLICE\n")?;
+        return Ok(0);
+    }
+    let node = node::read(&node::file_of(node_file, &name)?)?;
+    let run = node::run_dir(&node);
+    let agent: Client = node::agent(&node).map_err(|refusal| refusal.fault)?;
+    let uid = rustix::process::getuid().as_raw();
+    let slices = node::slices(&agent, &name)?;
+    let own = slices.iter().find(|slice| {
+        let is_jobs = slice
+            .job
+            .as_ref()
+            .is_some_and(|record| record.manager == SLURM && record.id == job);
+        is_jobs && slice.uid == uid
+    });
+    let slice = own.ok_or_else(|| {
+        Fault::new(Code::Job, format!("job {job} has devices and no slice on {name}"))
+            .cause("its prolog made none, or the job was sent back")
+            .hint("`scontrol show job` has the reason in AdminComment")
+    })?;
+    let plan = launch::join_step(&run, &slice.id)?;
+    let mut text = String::new();
+    for (name, value) in &plan.environment {
+        let value = value.to_string_lossy();
+        if value.contains('\n') {
+            return Err(Fault::new(
+                Code::Usage,
+                format!("{name} has a line break, which slurmstepd cannot be told"),
+            )
+            .hint("submit the job with a value without line breaks"));
+        }
+        text.push_str(&format!("export {name}={value}\n"));
+    }
+    output::print(&text)?;
+    Ok(0)
+}

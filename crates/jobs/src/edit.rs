@@ -1,0 +1,323 @@
+//! Putting Divvy's lines into Slurm's files, and taking them out again to the byte.
+//!
+//! A line that has to change stays as a comment behind [`MARK`]; what is new stands between [`BEGIN`] and [`END`].
+
+use crate::configuration::{
+    PROGRAMS, RESOURCES, Wanted, count_of, counted, gres_lines, lists, node_line, setting, value, words,
+};
+
+/// Before a line that was replaced.
+const MARK: &str = "#divvy-setup# ";
+/// Around the new lines.
+const BEGIN: &str = "# BEGIN divvy slurm setup: --undo takes this away";
+const END: &str = "# END divvy slurm setup";
+
+/// Both files with Divvy's lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// slurm.conf.
+    pub slurm: String,
+    /// gres.conf.
+    pub gres: String,
+    /// The programs that slurmd ran before, by the name of Divvy's: these run first.
+    pub former: Vec<(&'static str, String)>,
+}
+
+/// Puts the lines in that are missing. What an earlier setup put in for this node or another one stays, unless this node has
+/// other devices now.
+///
+/// # Errors
+/// A sentence about what has to be edited by hand.
+pub fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String> {
+    let mut former = Vec::new();
+    let mut replaced: Vec<&str> = Vec::new();
+    let mut new = Vec::new();
+    for (key, needed) in [("GresTypes", &RESOURCES[..]), ("PrologFlags", &["Alloc"])] {
+        let there = setting(slurm, key);
+        let missing = needed.iter().filter(|word| !lists(there, word));
+        let all: Vec<&str> = there.into_iter().chain(missing.copied()).collect();
+        if there.is_none_or(|there| all != [there]) {
+            replaced.push(key);
+            new.push(format!("{key}={}", all.join(",")));
+        }
+    }
+    for (key, name) in PROGRAMS {
+        let own = format!("{}/{name}", wanted.folder);
+        let marked = slurm.lines().filter_map(|line| line.strip_prefix(MARK));
+        let before = marked.filter_map(|line| setting(line, key)).next_back();
+        let there = setting(slurm, key);
+        let others = there.filter(|path| *path != own);
+        if let Some(path) = others.or(before.filter(|path| *path != own)) {
+            if path.contains(['*', '?', '[']) {
+                return Err(format!(
+                    "{key}={path} names several programs: link {own} among them by hand"
+                ));
+            }
+            former.push((name, path.to_owned()));
+        }
+        if there != Some(&own) {
+            replaced.push(key);
+            new.push(format!("{key}={own}"));
+        }
+    }
+    let node = node_line(slurm, &wanted.node).ok_or_else(|| {
+        format!(
+            "slurm.conf has no NodeName line for {}: add one first",
+            wanted.node
+        )
+    })?;
+    let there = value(node, "Gres").unwrap_or_default();
+    let is_sound = RESOURCES
+        .iter()
+        .all(|resource| counted(there, resource) == Some(wanted.count(resource)));
+    if !is_sound {
+        new.push(node_with_resources(node, wanted));
+    }
+    let goes = |line: &str| {
+        let key = words(line).next().map(|(key, _)| key);
+        let is_replaced = |key: &str| replaced.iter().any(|other| other.eq_ignore_ascii_case(key));
+        (line == node && !is_sound) || key.is_some_and(is_replaced)
+    };
+    if let Some(line) = slurm
+        .lines()
+        .find(|line| goes(line) && line.trim_end().ends_with('\\'))
+    {
+        return Err(format!(
+            "the line `{}` goes on in the next one: join them first",
+            line.trim()
+        ));
+    }
+    let (kept, more) = of_gres(gres, wanted);
+    Ok(Edited {
+        slurm: with_block(&marked(slurm, goes), &new),
+        gres: with_block(&kept, &more),
+        former,
+    })
+}
+
+/// The text with the lines that go as comments.
+fn marked(text: &str, goes: impl Fn(&str) -> bool) -> String {
+    let line = |line: &str| match goes(line.trim_end_matches('\n')) {
+        true => format!("{MARK}{line}"),
+        false => line.to_owned(),
+    };
+    text.split_inclusive('\n').map(line).collect()
+}
+
+/// Takes Divvy's lines out.
+#[must_use]
+pub fn undo(text: &str) -> String {
+    let mut kept = String::new();
+    let mut inside = false;
+    for line in text.split_inclusive('\n') {
+        match line.trim_end() {
+            BEGIN => inside = true,
+            END => inside = false,
+            _ if inside => {}
+            _ => kept.push_str(line.strip_prefix(MARK).unwrap_or(line)),
+        }
+    }
+    kept
+}
+
+fn with_block(text: &str, lines: &[String]) -> String {
+    if lines.is_empty() {
+        return text.to_owned();
+    }
+    let gap = if text.is_empty() || text.ends_with('\n') {
+        ""
+    } else {
+        "\n"
+    };
+    format!("{text}{gap}{BEGIN}\n{}\n{END}\n", lines.join("\n"))
+}
+
+/// The line of a node with as many of each resource as there are.
+fn node_with_resources(line: &str, wanted: &Wanted) -> String {
+    let there = value(line, "Gres").unwrap_or_default();
+    let mut items: Vec<String> = there
+        .split(',')
+        .filter(|item| !item.is_empty())
+        .map(str::to_owned)
+        .collect();
+    for resource in RESOURCES {
+        if counted(there, resource) != Some(wanted.count(resource)) {
+            items.retain(|item| item.split([':', '(']).next() != Some(resource));
+            items.push(format!("{resource}:{}", wanted.count(resource)));
+        }
+    }
+    let rest = line.split('#').next().unwrap_or_default().split_whitespace();
+    let rest = rest.filter(|word| !word.to_ascii_lowercase().starts_with("gres="));
+    let mut words: Vec<String> = rest.map(str::to_owned).collect();
+    words.push(format!("Gres={}", items.join(",")));
+    words.join(" ")
+}
+
+/// gres.conf without this node's lines of another count, and the lines that it lacks.
+fn of_gres(gres: &str, wanted: &Wanted) -> (String, Vec<String>) {
+    let node = &wanted.node;
+    let is_found = setting(gres, "AutoDetect").is_some_and(|how| how != "off");
+    let mut kept = gres.to_owned();
+    let mut new = Vec::new();
+    for resource in RESOURCES {
+        let there: u64 = gres_lines(gres, node, resource).map(count_of).sum();
+        if there == wanted.count(resource) || (resource == "gpu" && there == 0 && is_found) {
+            continue;
+        }
+        let former: Vec<&str> = gres_lines(gres, node, resource).collect();
+        kept = marked(&kept, |line| former.contains(&line));
+        if resource == "divvy_compute" {
+            let count = wanted.count(resource);
+            new.push(format!(
+                "NodeName={node} Name={resource} Count={count} Flags=CountOnly"
+            ));
+            continue;
+        }
+        for device in &wanted.devices {
+            let count = match resource {
+                "shard" => format!(" Count={}", device.shards),
+                _ => String::new(),
+            };
+            new.push(format!(
+                "NodeName={node} Name={resource}{count} File={}",
+                device.file
+            ));
+        }
+    }
+    (kept, new)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::configuration::{WantedDevice, check};
+
+    fn wanted() -> Wanted {
+        let device = |number| WantedDevice {
+            name: format!("device {number}"),
+            file: format!("/dev/nvidia{number}"),
+            memory_bytes: 80 << 30,
+            shards: 80,
+        };
+        Wanted {
+            node: "n1".into(),
+            folder: "/etc/slurm/divvy".into(),
+            devices: vec![device(0), device(1)],
+            agent_timeout_s: 10,
+        }
+    }
+
+    const SLURM: &str = "ClusterName=c\nSelectType=select/cons_tres\nGresTypes=gpu # ours\nEpilog=/opt/site/epilog\n\
+                         NodeName=n[1-2] CPUs=4 Gres=gpu:tesla:2 State=UNKNOWN\nPartitionName=all Nodes=ALL\n";
+
+    #[test]
+    fn what_is_put_in_has_no_mistake_left_and_comes_out_to_the_byte() {
+        let found = check(SLURM, "", &wanted());
+        assert!(
+            found.iter().filter(|finding| finding.is_error).count() >= 8,
+            "{found:#?}"
+        );
+        let edited = apply(SLURM, "", &wanted()).expect("edited");
+        assert_eq!(check(&edited.slurm, &edited.gres, &wanted()), []);
+        assert_eq!(edited.former, [("epilog", "/opt/site/epilog".to_owned())]);
+        assert!(
+            edited.slurm.contains("GresTypes=gpu,shard,divvy_compute\n"),
+            "{}",
+            edited.slurm
+        );
+        assert!(
+            edited.slurm.contains(
+                "NodeName=n[1-2] CPUs=4 State=UNKNOWN Gres=gpu:tesla:2,shard:160,divvy_compute:200\n"
+            ),
+            "{}",
+            edited.slurm
+        );
+        assert_eq!(
+            (undo(&edited.slurm).as_str(), undo(&edited.gres).as_str()),
+            (SLURM, "")
+        );
+        let again = apply(&edited.slurm, &edited.gres, &wanted()).expect("edited");
+        assert_eq!(again, edited, "a second time changes nothing");
+        // The cluster's other node, and this one with other shards.
+        let mut other = wanted();
+        other.node = "n2".into();
+        other.devices.iter_mut().for_each(|device| device.shards = 80);
+        let both = apply(&edited.slurm, &edited.gres, &other).expect("edited");
+        assert_eq!(check(&both.slurm, &both.gres, &wanted()), []);
+        assert_eq!(check(&both.slurm, &both.gres, &other), []);
+        let mut fewer = wanted();
+        fewer.devices.iter_mut().for_each(|device| device.shards = 40);
+        let changed = apply(&both.slurm, &both.gres, &fewer).expect("edited");
+        assert_eq!(check(&changed.slurm, &changed.gres, &fewer), []);
+        assert_eq!(changed.former, edited.former);
+        assert_eq!(
+            (undo(&changed.slurm).as_str(), undo(&changed.gres).as_str()),
+            (SLURM, "")
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_edited_is_said() {
+        let without = "SelectType=select/cons_tres\n";
+        assert!(
+            apply(without, "", &wanted())
+                .expect_err("no node")
+                .contains("NodeName")
+        );
+        let several = format!("Prolog=/etc/slurm/prolog.d/*\n{SLURM}");
+        assert!(
+            apply(&several, "", &wanted())
+                .expect_err("several")
+                .contains("by hand")
+        );
+        let long = SLURM.replace("State=UNKNOWN", "\\\n  State=UNKNOWN");
+        assert!(
+            apply(&long, "", &wanted())
+                .expect_err("two lines")
+                .contains("join")
+        );
+    }
+
+    #[test]
+    fn each_mistake_has_a_sentence() {
+        let sound = apply(SLURM, "", &wanted()).expect("edited");
+        let mistakes = |from: &str, to: &str| {
+            let change = |text: &str| text.replace(from, to);
+            let found = check(&change(&sound.slurm), &change(&sound.gres), &wanted());
+            assert_eq!(found.len(), 1, "{from}: {found:#?}");
+            found[0].text.clone()
+        };
+        assert!(mistakes("PrologFlags=Alloc", "").contains("before its slice is made"));
+        assert!(mistakes("select/cons_tres", "select/linear").contains("select/linear"));
+        assert!(mistakes("shard:160", "shard:80").contains("has 80 of `shard`"));
+        assert!(mistakes("Name=shard Count=80", "Name=shard Count=40").contains("counts 80"));
+        assert!(mistakes("/divvy/task-prolog", "/other").contains("is not run"));
+        assert!(
+            mistakes("PrologFlags=", "PrologEpilogTimeout=5\nPrologFlags=").contains("drain the node first")
+        );
+        assert!(
+            mistakes("PrologFlags=", "ProctrackType=proctrack/pgid\nPrologFlags=")
+                .contains("outside its session")
+        );
+        let mut odd = wanted();
+        odd.devices[0].memory_bytes += 1;
+        let found = check(&sound.slurm, &sound.gres, &odd);
+        assert!(
+            found.len() == 1 && found[0].text.contains("do not divide"),
+            "{found:#?}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn undoing_gives_any_file_back(lines in proptest::collection::vec("[A-Za-z=# ,:0-9]{0,30}", 0..12)) {
+            let text = format!("{}\n{SLURM}", lines.join("\n"));
+            if let Ok(edited) = apply(&text, "AutoDetect=off\n", &wanted()) {
+                prop_assert_eq!(undo(&edited.slurm), text);
+                prop_assert_eq!(undo(&edited.gres), "AutoDetect=off\n");
+            }
+        }
+    }
+}

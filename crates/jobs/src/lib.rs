@@ -1,0 +1,21 @@
+//! What a workload manager says of a job, and the slice that the job is to have.
+//!
+//! Slurm places jobs and counts `shard`s; nothing here places anything. The words of Slurm's controller come in as text, the
+//! devices of the node as records, and a [`Plan`] or a [`Refusal`] comes out. No I/O.
+#![forbid(unsafe_code)]
+
+pub mod configuration;
+mod details;
+mod edit;
+mod hosts;
+mod node;
+mod plan;
+mod refusal;
+
+pub use configuration::Wanted;
+pub use details::{Granted, details, shows_several, task_of};
+pub use edit::{Edited, apply, undo};
+pub use hosts::contains;
+pub use node::{Node, NodeDevice};
+pub use plan::{Here, Plan, plan};
+pub use refusal::{Refusal, Remedy};

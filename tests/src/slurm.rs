@@ -1,0 +1,280 @@
+//! A Slurm cluster of a scenario's own: munged, slurmctld and slurmds, started in a folder and on ports that no other process
+//! has. The machine's own Slurm, if there is one, is not touched. It uses the standard library only: benches have it too.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take for what usually takes a second.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A node: its name, and the `Gres=` of its line, which may be empty.
+#[derive(Clone, Debug)]
+pub struct NodeLine {
+    /// The name.
+    pub name: String,
+    /// Generic resources, as `gpu:1,shard:80`.
+    pub gres: String,
+}
+
+/// See the module. Dropping it ends everything that runs in it.
+pub struct Cluster {
+    folder: PathBuf,
+    daemons: Vec<(String, Child)>,
+}
+
+/// Whether Slurm and munge are installed.
+pub fn is_installed() -> bool {
+    ["slurmctld", "slurmd", "munged"]
+        .iter()
+        .all(|program| Path::new("/usr/sbin").join(program).exists())
+}
+
+impl Cluster {
+    /// Writes the configuration of a cluster of these nodes, and starts nothing. `more` is for slurm.conf.
+    pub fn configure(folder: &Path, nodes: &[NodeLine], more: &str) -> Self {
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o755);
+        for name in ["conf", "state", "log"] {
+            builder.create(folder.join(name)).expect("a folder");
+        }
+        builder
+            .mode(0o711)
+            .create(folder.join("munge"))
+            .expect("a folder");
+        let mut key = [0_u8; 64];
+        let mut random = fs::File::open("/dev/urandom").expect("random bytes");
+        std::io::Read::read_exact(&mut random, &mut key).expect("random bytes");
+        let path = folder.join("munge/key");
+        fs::write(&path, key).expect("a key");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).expect("a mode");
+        // Held until all are known, so that no port is given twice.
+        let held: Vec<TcpListener> = (0..=nodes.len())
+            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let port = |at: usize| held[at].local_addr().expect("an address").port();
+        let host = host_name();
+        let lines: String = (1..)
+            .zip(nodes)
+            .map(|(at, node)| {
+                let gres = match node.gres.as_str() {
+                    "" => String::new(),
+                    gres => format!(" Gres={gres}"),
+                };
+                let (name, port) = (&node.name, port(at));
+                format!("NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=128 RealMemory=1000{gres}\n")
+            })
+            .collect();
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        let text = format!(
+            "ClusterName=divvy\nSlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser=root\nSlurmdUser=root\n\
+             AuthType=auth/munge\nAuthInfo=socket={folder}/munge/socket\nCredType=cred/munge\n\
+             ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\n\
+             SelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nReturnToService=2\nMpiDefault=none\n\
+             SwitchType=switch/none\nJobAcctGatherType=jobacct_gather/none\nMailProg=/bin/true\nKillWait=2\nSlurmdTimeout=30\nDebugFlags=NO_CONF_HASH\n\
+             StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool-%n\nSlurmctldLogFile={folder}/log/slurmctld\n\
+             SlurmdLogFile={folder}/log/slurmd-%n\nSlurmctldPidFile={folder}/slurmctld.pid\n\
+             SlurmdPidFile={folder}/slurmd-%n.pid\n{more}\n{lines}\
+             PartitionName=all Nodes={} Default=YES OverSubscribe=FORCE:64 MaxTime=INFINITE State=UP\n",
+            port(0),
+            names.join(","),
+            folder = folder.display(),
+        );
+        fs::write(folder.join("conf/slurm.conf"), text).expect("written");
+        fs::write(folder.join("conf/gres.conf"), "AutoDetect=off\n").expect("written");
+        Self {
+            folder: folder.into(),
+            daemons: Vec::new(),
+        }
+    }
+
+    /// The folder of slurm.conf and gres.conf.
+    pub fn conf_dir(&self) -> PathBuf {
+        self.folder.join("conf")
+    }
+
+    /// Starts munged, slurmctld and the slurmds, and waits until the nodes take jobs.
+    pub fn start(&mut self, nodes: &[&str], environment: &[(&str, &Path)]) {
+        let munge = self.folder.join("munge");
+        let of = |name: &str| munge.join(name).display().to_string();
+        let mut munged = Command::new("/usr/sbin/munged");
+        munged
+            .args(["--force", "--foreground"])
+            .arg(format!("--socket={}", of("socket")))
+            .arg(format!("--key-file={}", of("key")))
+            .arg(format!("--pid-file={}", of("pid")))
+            .arg(format!("--log-file={}", of("log")))
+            .arg(format!("--seed-file={}", of("seed")));
+        self.spawn("munged", munged);
+        self.until("munged listens", |cluster| {
+            cluster.folder.join("munge/socket").exists()
+        });
+        let mut controller = self.command("/usr/sbin/slurmctld");
+        controller.arg("-D");
+        self.spawn("slurmctld", controller);
+        for node in nodes {
+            self.start_slurmd(node, environment);
+        }
+        self.until("the nodes take jobs", |cluster| {
+            let said = cluster.root("sinfo", &["-h", "-N", "-o", "%T"]);
+            let said = String::from_utf8_lossy(&said.stdout).into_owned();
+            said.lines().count() == nodes.len()
+                && said.lines().all(|state| ["idle", "mixed"].contains(&state))
+        });
+    }
+
+    /// Starts a node's slurmd, with these variables.
+    pub fn start_slurmd(&mut self, node: &str, environment: &[(&str, &Path)]) {
+        let mut slurmd = self.command("/usr/sbin/slurmd");
+        slurmd.args(["-D", "-N", node]).envs(environment.iter().copied());
+        self.spawn(node, slurmd);
+    }
+
+    fn spawn(&mut self, name: &str, mut command: Command) {
+        let log = fs::File::create(self.folder.join("log").join(format!("{name}.out"))).expect("a log");
+        let child = command
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .expect("a daemon starts");
+        self.daemons.push((name.to_owned(), child));
+    }
+
+    /// Kills a node's slurmd as nothing could prevent.
+    pub fn kill_slurmd(&mut self, node: &str) {
+        let at = self
+            .daemons
+            .iter()
+            .position(|(name, _)| name == node)
+            .expect("a slurmd");
+        let (_, mut child) = self.daemons.remove(at);
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+    }
+
+    /// A program of Slurm's, as root.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+            .env("HOME", "/root")
+            .env("SLURM_CONF", self.folder.join("conf/slurm.conf"))
+            .current_dir(&self.folder)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// What a program of Slurm's answers root.
+    pub fn root(&self, program: &str, words: &[&str]) -> Output {
+        self.command(program).args(words).output().expect("it starts")
+    }
+
+    /// The same as text; it must succeed.
+    pub fn ask(&self, program: &str, words: &[&str]) -> String {
+        let said = self.root(program, words);
+        let error = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.status.success(), "{program} {words:?}: {error}");
+        String::from_utf8_lossy(&said.stdout).into_owned()
+    }
+
+    /// Waits for it.
+    pub fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while !is_so(self) {
+            assert!(
+                begin.elapsed() < TIMEOUT,
+                "{what}: not within {TIMEOUT:?}\n{}",
+                self.logs()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The ends of all logs.
+    pub fn logs(&self) -> String {
+        let entries = fs::read_dir(self.folder.join("log"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let tail = |path: PathBuf| {
+            let text = fs::read(&path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let lines: Vec<&str> = text.lines().rev().take(30).collect();
+            let lines: Vec<&str> = lines.into_iter().rev().collect();
+            format!("== {}\n{}\n", path.display(), lines.join("\n"))
+        };
+        entries.map(|entry| tail(entry.path())).collect()
+    }
+
+    /// The log of a node's slurmd.
+    pub fn log_of(&self, node: &str) -> String {
+        fs::read_to_string(self.folder.join(format!("log/slurmd-{node}"))).unwrap_or_default()
+    }
+
+    /// The processes of this cluster: daemons, steps, and what runs in jobs.
+    pub fn processes(&self) -> Vec<u32> {
+        let conf = format!("SLURM_CONF={}", self.folder.join("conf/slurm.conf").display());
+        let has = |pid: &u32| {
+            let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            variables
+                .split(|byte| *byte == 0)
+                .any(|variable| variable == conf.as_bytes())
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(has)
+            .collect()
+    }
+
+    /// The processes that hold a job's steps, as their command lines say: `slurmstepd: [7.batch]`.
+    pub fn steps_of(&self, job: &str) -> Vec<u32> {
+        let sign = format!("slurmstepd: [{job}.");
+        let mut found = self.processes();
+        found.retain(|pid| {
+            fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(sign.as_bytes()))
+        });
+        found
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // What a daemon starts meanwhile is found in the next look.
+        for _ in 0..50 {
+            let own = std::process::id();
+            let mut left = self.processes();
+            left.retain(|pid| *pid != own);
+            if left.is_empty() {
+                break;
+            }
+            for pid in left {
+                let _gone = Command::new("kill")
+                    .args(["-9", &pid.to_string()])
+                    .stderr(Stdio::null())
+                    .status();
+            }
+            for (_, child) in &mut self.daemons {
+                let _running = child.try_wait();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for (_, child) in &mut self.daemons {
+            let _ended = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+}
+
+fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    name.trim().split('.').next().unwrap_or_default().to_owned()
+}
