@@ -281,6 +281,7 @@ impl Daemon {
                 state: state.clone(),
                 journal: journal.clone(),
                 starting: Locks::default(),
+                settings: settings.clone(),
             }),
             said_at: Mutex::new(None),
         });

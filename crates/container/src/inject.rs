@@ -124,12 +124,7 @@ pub fn mounts(parts: &Parts) -> Vec<Mount> {
         data(&parts.socket, SLICE),
         data(&parts.preload, PRELOAD),
     ];
-    let names = ["libcuda.so", "libnvidia-ml.so"];
-    for name in match parts.below {
-        // The split driver has no NVML.
-        Below::Worker => &names[..1],
-        _ => &names,
-    } {
+    for name in ["libcuda.so", "libnvidia-ml.so"] {
         let file = parts.limiter_files.join(format!("{name}.1"));
         mounts.extend(over_libraries(&file, &format!("{name}.1")));
         mounts.extend(over_libraries(&file, name));

@@ -35,7 +35,7 @@ const fn key(name: &'static str, default: &'static str, in_folder: bool, about: 
 }
 
 /// Every setting.
-pub const KEYS: [Key; 31] = [
+pub const KEYS: [Key; 32] = [
     key(
         "memory",
         "",
@@ -140,6 +140,12 @@ pub const KEYS: [Key; 31] = [
         false,
         "The most of a device's time that one user's slices may be promised together: 25%",
     ),
+    key(
+        "worker_memory",
+        "",
+        false,
+        "Of host memory, the most that all workers of one enforced slice have, beside its emulated devices: 4GiB",
+    ),
     key("user_slices", "", false, "The most slices that one user may have"),
     key(
         "user_ttl",
@@ -210,7 +216,7 @@ pub const KEYS: [Key; 31] = [
 ];
 
 /// The settings that an agent goes by, whichever command starts it. What holds is what the agent has.
-const AGENTS: [&str; 17] = [
+const AGENTS: [&str; 18] = [
     "admit_others",
     "context_memory",
     "default_slice",
@@ -228,6 +234,7 @@ const AGENTS: [&str; 17] = [
     "user_memory",
     "user_slices",
     "user_ttl",
+    "worker_memory",
 ];
 
 impl Key {
@@ -453,6 +460,7 @@ impl Config {
             max_slices,
             user_memory: self.get("user_memory")?,
             user_slices,
+            worker_memory: self.get("worker_memory")?,
             user_compute: self.get("user_compute")?,
             timeslice_replicas,
             mig_instances: self.get("mig_instances")?.unwrap_or(defaults.mig_instances),

@@ -29,6 +29,9 @@ pub enum Below {
     Native,
 }
 
+/// What a worker is asked.
+pub use crate::workers::Asks;
+
 /// What of the jail the kernel does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
@@ -56,8 +59,8 @@ pub fn forbid_tracing() -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Code::Privilege`] where a step fails that every kernel has. The process must not go on then.
-pub fn lock_up(below: Below) -> Result<Option<Lack>, Fault> {
-    let lack = restrict_files(below)?;
+pub fn lock_up(below: Below, asks: Asks) -> Result<Option<Lack>, Fault> {
+    let lack = restrict_files(below, asks)?;
     for filter in filters(below).map_err(|error| cannot(&error))? {
         apply_filter_all_threads(&filter).map_err(|error| cannot(&error))?;
     }
@@ -73,7 +76,7 @@ fn cannot(error: &dyn std::error::Error) -> Fault {
 }
 
 /// What the worker may still open. It keeps what it has open already.
-fn restrict_files(below: Below) -> Result<Option<Lack>, Fault> {
+fn restrict_files(below: Below, asks: Asks) -> Result<Option<Lack>, Fault> {
     const LATEST: ABI = ABI::V6;
     let restrict = || -> Result<RulesetStatus, landlock::RulesetError> {
         let mut rules = Ruleset::default()
@@ -82,7 +85,7 @@ fn restrict_files(below: Below) -> Result<Option<Lack>, Fault> {
             .handle_access(AccessNet::from_all(LATEST))?
             .scope(Scope::from_all(LATEST))?
             .create()?;
-        for (paths, access) in files(below) {
+        for (paths, access) in files(below, asks) {
             for path in paths {
                 // One that is not there cannot be opened later either.
                 if let Ok(file) = PathFd::new(&path) {
@@ -100,7 +103,7 @@ fn restrict_files(below: Below) -> Result<Option<Lack>, Fault> {
 
 type Files = (Vec<PathBuf>, landlock::BitFlags<AccessFs>);
 
-fn files(below: Below) -> Vec<Files> {
+fn files(below: Below, asks: Asks) -> Vec<Files> {
     let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     // Threads ask how many processors there are.
@@ -108,6 +111,11 @@ fn files(below: Below) -> Vec<Files> {
         paths(&["/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup"]),
         read,
     )];
+    if asks == Asks::Queries {
+        // The ledger has workers, and a list of processes has their programs: the arguments of workers say which, and the
+        // programs' status says their numbers in a container. The host's rights for other users hold there.
+        files.push((paths(&["/proc"]), read));
+    }
     if below == Below::Native {
         files.push((
             paths(&["/proc", "/sys", "/etc", "/dev/null", "/dev/zero", "/dev/urandom"]),

@@ -8,12 +8,14 @@
 //! - [`Rules`] and [`perform`]: what root does for a request, and what it refuses.
 //! - [`serve`]: the helper's loop. [`Privileged`]: the agent's side, in this process ([`Direct`]) or by a helper ([`Remote`]).
 //! - [`confine`], [`user`]: how a process gives up what it does not need.
-//! - [`workers`], [`jail`]: how the process that makes workers starts, and how a worker is locked up.
+//! - [`workers`], [`jail`], [`cgroup`]: how the process that makes workers starts, how a worker is locked up, and how much of
+//!   the host's memory all of a slice's may have.
 #![forbid(unsafe_code)]
 
 pub mod answer;
 mod as_user;
 mod calls;
+pub mod cgroup;
 mod channel;
 mod client;
 pub mod confine;

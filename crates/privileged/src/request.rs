@@ -203,8 +203,13 @@ pub enum Request {
         slice: u32,
         /// The user that it becomes: one of [`WORKER_UIDS`].
         uid: u32,
+        /// So much of the host's memory may it and its workers have, in bytes; or [`UNLIMITED`].
+        memory: u64,
     },
 }
+
+/// Of [`Request::StartWorker`]: the workers' memory has no limit.
+pub const UNLIMITED: u64 = u64::MAX;
 
 /// The users of workers, one for each slice. No login has such a number, and no range of subordinate numbers by default:
 /// those begin at 100,000, and logins end at 60,000.
@@ -343,9 +348,10 @@ impl Request {
                 write_device(&mut out, device);
                 write_mig(&mut out, *word);
             }
-            Self::StartWorker { slice, uid } => {
+            Self::StartWorker { slice, uid, memory } => {
                 out.u32(*slice);
                 out.u32(*uid);
+                out.u64(*memory);
             }
         }
         out.done()
@@ -363,7 +369,7 @@ impl Request {
             Self::Mps { .. } => 8,
             Self::SetTimeSlice { .. } => 9,
             Self::Mig { .. } => 10,
-            Self::StartWorker { .. } => 11,
+            Self::StartWorker { .. } => 13,
             Self::MaySignal { .. } => 12,
         }
     }
@@ -426,9 +432,11 @@ impl Request {
                 device: read_device(&mut read)?,
                 word: read_mig(&mut read)?,
             },
-            11 => Self::StartWorker {
+            // 11 was the same without a limit of memory.
+            13 => Self::StartWorker {
                 slice: read.u32()?,
                 uid: read.u32()?,
+                memory: read.u64()?,
             },
             12 => Self::MaySignal {
                 process: read_process(&mut read)?,

@@ -122,7 +122,7 @@ pub fn perform_with(
     rules: &Rules,
 ) -> (Answer, Option<OwnedFd>) {
     let answer = match request {
-        Request::StartWorker { slice, uid } => workers::start(*slice, *uid, descriptor),
+        Request::StartWorker { slice, uid, memory } => workers::start((*slice, *uid), *memory, descriptor),
         Request::Open { process, view } => {
             return match process::open(process, *view, rules) {
                 Ok(descriptor) => (Answer::Opened, Some(descriptor)),

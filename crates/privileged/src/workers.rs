@@ -15,9 +15,10 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 
 use crate::answer::{Answer, Refusal};
+use crate::cgroup::Group;
 use crate::channel::{Channel, pair};
 use crate::process::start_ticks;
-use crate::request::WORKER_UIDS;
+use crate::request::{UNLIMITED, WORKER_UIDS};
 use crate::user::is_known;
 
 /// The program.
@@ -38,13 +39,22 @@ pub enum Door {
     Container,
 }
 
+/// What the programs at a socket ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// CUDA calls.
+    Calls,
+    /// NVML's queries.
+    Queries,
+}
+
 /// What the agent tells the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The path of its socket: it ends when that is another file, or none.
     pub socket: PathBuf,
-    /// Whose programs it takes, for each socket that comes beside this.
-    pub doors: Vec<Door>,
+    /// What is asked, and whose programs it takes, for each socket that comes beside this.
+    pub doors: Vec<(Asks, Door)>,
     /// The variables of the workers.
     pub variables: Vec<(String, OsString)>,
 }
@@ -60,8 +70,12 @@ impl Order {
         };
         line(self.socket.as_os_str().as_bytes());
         line(self.doors.len().to_string().as_bytes());
-        for door in &self.doors {
-            let words = match door {
+        for (asks, door) in &self.doors {
+            let asks = match asks {
+                Asks::Calls => "calls",
+                Asks::Queries => "queries",
+            };
+            let door = match door {
                 Door::Container => "container".to_owned(),
                 Door::Host { uid, below: None } => format!("host {uid}"),
                 Door::Host {
@@ -69,7 +83,7 @@ impl Order {
                     below: Some((pid, since)),
                 } => format!("host {uid} {pid} {since}"),
             };
-            line(words.as_bytes());
+            line(format!("{asks} {door}").as_bytes());
         }
         for (name, value) in &self.variables {
             let mut variable = name.clone().into_bytes();
@@ -91,7 +105,13 @@ impl Order {
         for _ in 0..count {
             let words = text(lines.next()?)?;
             let words: Vec<&str> = words.split(' ').collect();
-            doors.push(match words.as_slice() {
+            let (asks, door) = words.split_first()?;
+            let asks = match *asks {
+                "calls" => Asks::Calls,
+                "queries" => Asks::Queries,
+                _ => return None,
+            };
+            let door = match door {
                 ["container"] => Door::Container,
                 ["host", uid] => Door::Host {
                     uid: uid.parse().ok()?,
@@ -102,7 +122,8 @@ impl Order {
                     below: Some((pid.parse().ok()?, since.parse().ok()?)),
                 },
                 _ => return None,
-            });
+            };
+            doors.push((asks, door));
         }
         // A loader obeys other names: an agent could have any code in a worker by them.
         let variable = |line: &[u8]| {
@@ -172,8 +193,11 @@ pub fn told() -> io::Result<(Order, Vec<OwnedFd>)> {
     Ok((order, sockets))
 }
 
-/// Starts the process: its id, and its start in the kernel's ticks since boot.
-pub(crate) fn start(slice: u32, uid: u32, input: Option<OwnedFd>) -> Result<Answer, Answer> {
+/// No less memory may workers have, in bytes: with less none of them starts.
+const LEAST_MEMORY: u64 = 16 << 20;
+
+/// Starts the process: its id, its start in the kernel's ticks since boot, and 1 where its memory is limited, else 0.
+pub(crate) fn start((slice, uid): (u32, u32), memory: u64, input: Option<OwnedFd>) -> Result<Answer, Answer> {
     let input = input.ok_or(Answer::Refused(Refusal::Malformed))?;
     if rustix::net::sockopt::socket_type(&input) != Ok(rustix::net::SocketType::SEQPACKET) {
         return Err(Answer::Refused(Refusal::Malformed));
@@ -195,13 +219,33 @@ pub(crate) fn start(slice: u32, uid: u32, input: Option<OwnedFd>) -> Result<Answ
         .stdin(Stdio::from(input))
         .stdout(Stdio::null());
     let failed = |error: &io::Error| Answer::Failed(Errno::from_io_error(error).unwrap_or(Errno::IO));
-    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let group = match memory {
+        UNLIMITED => None,
+        _ => Group::make(slice, uid, memory.max(LEAST_MEMORY)).map_err(Answer::Failed)?,
+    };
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            group.into_iter().for_each(Group::remove);
+            return Err(failed(&error));
+        }
+    };
     let pid = child.id();
-    // It is not reaped yet, so the number is its own.
+    // It is not reaped yet, so the number is its own. It does nothing before the agent tells it more, and that is behind
+    // this answer: nothing of it runs without the limit.
+    let moved = group.as_ref().map_or(Ok(()), |group| group.take(pid));
+    if moved.is_err() {
+        let _ended = child.kill();
+    }
     let since = start_ticks(pid).map_err(|error| failed(&error));
+    let is_limited = u64::from(group.is_some());
     // A thread reaps it. Where none can be made it stays, until this process ends, as a process that has ended.
-    let _reaps = std::thread::Builder::new().spawn(move || child.wait());
-    Ok(Answer::Numbers(vec![u64::from(pid), since?]))
+    let _reaps = std::thread::Builder::new().spawn(move || {
+        let _ended = child.wait();
+        group.into_iter().for_each(Group::remove);
+    });
+    moved.map_err(Answer::Failed)?;
+    Ok(Answer::Numbers(vec![u64::from(pid), since?, is_limited]))
 }
 
 /// The group of NVIDIA's device nodes, where the driver gives them one that is not root's.
@@ -261,12 +305,15 @@ mod tests {
         let order = Order {
             socket: "/run/divvy/slices/0123abcd/worker.sock".into(),
             doors: vec![
-                Door::Container,
-                Door::Host {
-                    uid: 1000,
-                    below: Some((7, 99)),
-                },
-                Door::Host { uid: 0, below: None },
+                (Asks::Calls, Door::Container),
+                (
+                    Asks::Queries,
+                    Door::Host {
+                        uid: 1000,
+                        below: Some((7, 99)),
+                    },
+                ),
+                (Asks::Calls, Door::Host { uid: 0, below: None }),
             ],
             variables: vec![
                 ("DIVVY_EMULATED".into(), "h100,context=1MiB".into()),
@@ -284,7 +331,8 @@ mod tests {
             "code of another user's"
         );
         assert_eq!(Order::decode(&[]), None);
-        assert_eq!(Order::decode(b"/s\x009\x00container\x00"), None);
+        assert_eq!(Order::decode(b"/s\x009\x00calls container\x00"), None);
+        assert_eq!(Order::decode(b"/s\x001\x00container\x00"), None);
         let (ours, its) = channel().expect("a channel");
         let sent = [its.as_fd()];
         tell(&ours, &order, &sent).expect("sent");
@@ -326,7 +374,7 @@ mod tests {
     fn no_other_user_can_be_asked_for() {
         let start = |uid| {
             let (_ours, its) = channel().expect("a channel");
-            start(1, uid, Some(its))
+            start((1, uid), 1 << 30, Some(its))
         };
         for uid in [
             0,
@@ -339,7 +387,7 @@ mod tests {
             assert_eq!(start(uid), Err(Answer::Refused(Refusal::User)), "{uid}");
         }
         assert_eq!(
-            super::start(1, *WORKER_UIDS.start(), None),
+            super::start((1, *WORKER_UIDS.start()), 1 << 30, None),
             Err(Answer::Refused(Refusal::Malformed))
         );
     }

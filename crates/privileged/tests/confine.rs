@@ -139,7 +139,7 @@ fn a_helper() {
 
 #[test]
 fn a_worker() {
-    use divvy_privileged::jail::{Below, Lack, forbid_tracing, lock_up};
+    use divvy_privileged::jail::{Asks, Below, Lack, forbid_tracing, lock_up};
     use nix::errno::Errno;
     use rustix::process::{DumpableBehavior, Signal, dumpable_behavior, kill_process};
     if !is_confined("a_worker") {
@@ -148,7 +148,7 @@ fn a_worker() {
     let readable = std::fs::File::open("/etc/passwd").expect("before");
     forbid_tracing().expect("for good");
     assert_eq!(dumpable_behavior(), Ok(DumpableBehavior::NotDumpable));
-    let lack = lock_up(Below::Emulated).expect("locked up");
+    let lack = lock_up(Below::Emulated, Asks::Calls).expect("locked up");
     try_what_is_forbidden();
     // It starts nothing and signals no other process, not even to ask whether it is there.
     let spawned = Command::new("true").spawn().expect_err("nothing is started");

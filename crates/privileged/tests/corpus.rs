@@ -118,6 +118,7 @@ fn requests() -> Vec<(&'static str, Request)> {
             Request::StartWorker {
                 slice: 0x0123_abcd,
                 uid: 70_001,
+                memory: 4 << 30,
             },
         ),
     ]

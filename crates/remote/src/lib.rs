@@ -23,6 +23,7 @@ pub mod fuzzing;
 pub mod handle;
 mod image;
 pub mod local;
+pub mod nvml;
 pub mod server;
 pub mod stream;
 mod transport;

@@ -11,16 +11,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use divvy_privileged::jail::forbid_tracing;
-use divvy_privileged::workers::{Door, told, vouched};
+use divvy_privileged::workers::{Asks, Door, told, vouched};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, getuid, set_parent_process_death_signal, setrlimit};
 
 use crate::doors::{admits, identify};
+use crate::ended;
 
 /// So many programs are served at once.
 const MOST: usize = 256;
+
+/// So many programs ask NVML at once. They have a number of their own, so tools keep no program from its device.
+const MOST_ASKING: usize = 64;
 
 /// So many threads may all of a slice's workers have.
 const MOST_THREADS: u64 = 8192;
@@ -31,17 +35,30 @@ const LOOK: Timespec = Timespec {
     tv_nsec: 250_000_000,
 };
 
-/// A socket, and whose connections it takes.
+/// A socket, what is asked there, and whose connections it takes.
 struct Listener {
     socket: OwnedFd,
+    asks: Asks,
     door: Door,
 }
 
-/// Listens at a new socket for programs of this user, until the process is ended.
+/// Listens at a new socket for programs of this user, until the process is ended; and beside it, as nvml.sock, for their
+/// queries.
 ///
 /// # Errors
-/// The socket cannot be made.
+/// The sockets cannot be made.
 pub fn listen(path: &Path) -> anyhow::Result<()> {
+    let beside = path.with_file_name("nvml.sock");
+    let listeners = [
+        own_listener(path, Asks::Calls)?,
+        own_listener(&beside, Asks::Queries)?,
+    ];
+    let outcome = accept_all(&listeners, None, || true);
+    let _gone = (fs::remove_file(path), fs::remove_file(&beside));
+    outcome
+}
+
+fn own_listener(path: &Path, asks: Asks) -> anyhow::Result<Listener> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -56,9 +73,7 @@ pub fn listen(path: &Path) -> anyhow::Result<()> {
         uid: getuid().as_raw(),
         below: None,
     };
-    let outcome = accept_all(&[Listener { socket, door }], None, || true);
-    let _gone = fs::remove_file(path);
-    outcome
+    Ok(Listener { socket, asks, door })
 }
 
 /// Listens for the programs of a slice, as its agent says over the standard input, for as long as its socket is there.
@@ -99,7 +114,7 @@ pub fn listen_for_slice() -> anyhow::Result<()> {
     let listeners: Vec<Listener> = sockets
         .into_iter()
         .zip(order.doors)
-        .map(|(socket, door)| Listener { socket, door })
+        .map(|(socket, (asks, door))| Listener { socket, asks, door })
         .collect();
     for listener in &listeners {
         rustix::io::ioctl_fionbio(&listener.socket, true)?;
@@ -121,7 +136,7 @@ fn accept_all(
     variables: Option<&[(String, OsString)]>,
     goes_on: impl Fn() -> bool,
 ) -> anyhow::Result<()> {
-    let served = Arc::new(());
+    let (calling, asking) = (Arc::new(()), Arc::new(()));
     let mut told = Told::default();
     while goes_on() {
         let mut ready: Vec<PollFd<'_>> = listeners
@@ -143,13 +158,17 @@ fn accept_all(
                 }
                 Err(errno) => bail!("No more programs can be served: {errno}"),
             };
+            let (served, most) = match listener.asks {
+                Asks::Calls => (&calling, MOST),
+                Asks::Queries => (&asking, MOST_ASKING),
+            };
             // One more than programs: ours.
-            if Arc::strong_count(&served) > MOST {
+            if Arc::strong_count(served) > most {
                 continue;
             }
             let outcome = match admits(&listener.door, connection.as_fd()) {
                 Ok(false) => continue,
-                Ok(true) => serve(connection, variables, Arc::clone(&served)),
+                Ok(true) => serve(connection, listener.asks, variables, Arc::clone(served)),
                 Err(not_shown) => Err(not_shown.into()),
             };
             // The program sees that its connection is closed.
@@ -183,6 +202,7 @@ impl Told {
 /// Starts a process for a program, and a thread that waits for its end.
 fn serve(
     connection: OwnedFd,
+    asks: Asks,
     variables: Option<&[(String, OsString)]>,
     served: Arc<()>,
 ) -> anyhow::Result<()> {
@@ -190,9 +210,15 @@ fn serve(
     let Some(program) = identify(connection.as_fd())? else {
         return Ok(());
     };
-    let mut child = start(connection, program, variables)?;
+    let mut child = start(connection, asks, program, variables)?;
     let waits = std::thread::Builder::new().spawn(move || {
-        let _ended = child.wait();
+        if let Some(told) = child
+            .wait()
+            .ok()
+            .and_then(|status| ended::told(program.0, status))
+        {
+            eprintln!("divvy-worker: {told}");
+        }
         drop(served);
     });
     waits.map(drop).context("Cannot wait for its process")
@@ -200,15 +226,20 @@ fn serve(
 
 fn start(
     connection: OwnedFd,
+    asks: Asks,
     program: (u32, u64),
     variables: Option<&[(String, OsString)]>,
 ) -> anyhow::Result<Child> {
     // By what the kernel has open, not by a path: an upgrade may have put another program there.
+    let mode = match asks {
+        Asks::Calls => "--serve",
+        Asks::Queries => "--query",
+    };
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("divvy-worker")
         // What the kernel said of the program stands in the worker's own arguments, for the agent to read.
-        .args(["--serve", &format!("{}:{}", program.0, program.1)])
+        .args([mode, &format!("{}:{}", program.0, program.1)])
         .stdin(Stdio::from(connection))
         .stdout(Stdio::null());
     if let Some(variables) = variables {

@@ -6,17 +6,22 @@
 //! It starts itself again for each program that connects: `divvy-worker --serve PID:START`, with the connection as its
 //! standard input. The argument names the program, by what the kernel says of the connection. That process opens the
 //! device, locks itself up, and makes the program's CUDA calls, through the limiter, over the driver below. Its environment is a tenant's: `DIVVY_SLICE`, `DIVVY_DRIVER`.
+//!
+//! For a program that asks NVML it is `divvy-worker --query PID:START`, which opens no device.
 
 mod doors;
+mod ended;
 mod listen;
+mod programs;
 
 use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use divvy_privileged::jail::{Below, Lack, forbid_tracing, lock_up};
+use divvy_privileged::jail::{Asks, Below, Lack, forbid_tracing, lock_up};
 use divvy_remote::local::serve::{End, serve};
 use divvy_remote::server::{Quota, Server};
+use rustix::io::Errno;
 
 /// The driver that the calls go to.
 static DRIVER: divvy_abi::Table = divvy_limiter::TABLE;
@@ -25,6 +30,7 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let outcome = match arguments.as_slice() {
         [serve, _program] if serve == "--serve" => serve_one(),
+        [query, _program] if query == "--query" => answer_one(),
         [slice, _id] if slice == "--slice" => listen::listen_for_slice(),
         [socket] => listen::listen(socket.as_ref()),
         _ => Err(anyhow::anyhow!(
@@ -40,7 +46,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve_one() -> anyhow::Result<()> {
+/// The program's connection, which is the standard input, and the driver that lies below.
+fn begin() -> anyhow::Result<(BorrowedFd<'static>, Below)> {
     let socket: BorrowedFd<'static> = rustix::stdio::stdin();
     if !listen::is_connection(socket) {
         bail!("standard input is no connection of a program; `divvy-worker SOCKET` makes one for each");
@@ -51,8 +58,12 @@ fn serve_one() -> anyhow::Result<()> {
         Some(devices) if !devices.is_empty() => Below::Emulated,
         _ => Below::Native,
     };
-    open_devices(below);
-    match lock_up(below) {
+    Ok((socket, below))
+}
+
+/// Locks this process up.
+fn close(below: Below, asks: Asks) -> anyhow::Result<()> {
+    match lock_up(below, asks) {
         Ok(None) => {}
         // Said once for each program: an administrator can switch it on.
         Ok(Some(Lack::Landlock)) => eprintln!(
@@ -60,6 +71,27 @@ fn serve_one() -> anyhow::Result<()> {
         ),
         Err(fault) => bail!("{fault}: {}", fault.causes.join(": ")),
     }
+    Ok(())
+}
+
+/// Answers a program's queries. It joins no slice and opens no device, so it has no place in the ledger.
+fn answer_one() -> anyhow::Result<()> {
+    let (socket, below) = begin()?;
+    programs::name_workers(socket);
+    // The library below is loaded here: no code comes into the process any more after this.
+    let server = divvy_remote::nvml::server::Server::new(&divvy_limiter::nvml::TABLE);
+    close(below, Asks::Queries)?;
+    match server.serve(socket) {
+        Ok(()) => Ok(()),
+        Err(Errno::PROTO) => bail!("a program sent what is no query of NVML"),
+        Err(errno) => bail!("a program's queries were not served: {errno}"),
+    }
+}
+
+fn serve_one() -> anyhow::Result<()> {
+    let (socket, below) = begin()?;
+    open_devices(below);
+    close(below, Asks::Calls)?;
     let count = divvy_limiter::tenant::count_copied;
     let server = Server::with_listeners(&DRIVER, Quota::default(), |_| {}, count);
     serve(socket, &server, |end| {

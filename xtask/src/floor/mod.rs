@@ -25,7 +25,7 @@ struct DropIn {
     in_front: bool,
 }
 
-const DROP_INS: [DropIn; 3] = [
+const DROP_INS: [DropIn; 5] = [
     DropIn {
         package: "limit-cuda",
         file: "libdivvy_limit_cuda.so",
@@ -36,6 +36,20 @@ const DROP_INS: [DropIn; 3] = [
     DropIn {
         package: "limit-nvml",
         file: "libdivvy_limit_nvml.so",
+        soname: "libnvidia-ml.so.1",
+        table: nvml_symbols,
+        in_front: true,
+    },
+    DropIn {
+        package: "remote-cuda",
+        file: "libdivvy_remote_cuda.so",
+        soname: "libcuda.so.1",
+        table: driver_symbols,
+        in_front: true,
+    },
+    DropIn {
+        package: "remote-nvml",
+        file: "libdivvy_remote_nvml.so",
         soname: "libnvidia-ml.so.1",
         table: nvml_symbols,
         in_front: true,
@@ -56,10 +70,14 @@ const PERMITTED: &[&str] = &[
     "divvy-charges",
     "divvy-ledger",
     "divvy-limiter",
+    "divvy-remote",
+    "divvy-ring",
     "libc",
     "limit-cuda",
     "limit-nvml",
     "linux-raw-sys",
+    "remote-cuda",
+    "remote-nvml",
     "rustix",
     "zerocopy",
 ];

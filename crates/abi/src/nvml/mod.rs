@@ -13,12 +13,14 @@
 pub use core::ffi::{c_char, c_void};
 
 pub mod client;
+mod dynamic;
 mod export;
 mod generated;
 mod result;
 mod symbol;
 mod table;
 
+pub use dynamic::{AsCode, Parameter, Word, word};
 pub use generated::{aliases::*, constants::*, enumerations::*, records::*};
 pub use symbol::Symbol;
 pub use table::{Table, on_unsupported};

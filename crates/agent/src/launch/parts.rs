@@ -141,7 +141,12 @@ impl Parts {
             devices: created.devices.clone(),
             remarks: Vec::new(),
             driver: DriverBelow {
-                path: self.drop_ins.remote.clone().unwrap_or_default(),
+                path: self
+                    .drop_ins
+                    .remote
+                    .clone()
+                    .map(|remote| remote.cuda)
+                    .unwrap_or_default(),
                 origin: "a worker's",
             },
         })

@@ -25,8 +25,8 @@ const LIMITER: [&str; 2] = ["libdivvy_limit_cuda.so", "libdivvy_limit_nvml.so"];
 /// The emulated device's.
 const EMULATED: [&str; 2] = ["libdivvy_emulated_cuda.so", "libdivvy_emulated_nvml.so"];
 
-/// The split driver's file, for programs without a device.
-const REMOTE: &str = "libdivvy_remote_cuda.so";
+/// The split driver's, for programs without a device.
+const REMOTE: [&str; 2] = ["libdivvy_remote_cuda.so", "libdivvy_remote_nvml.so"];
 
 /// Our CUDA runtimes, by the release of CUDA: the name that programs ask for, and the file.
 const RUNTIMES: [(u32, &str, &str); 2] = [
@@ -72,7 +72,7 @@ pub struct DropIns {
     /// The emulated device.
     pub emulated: Pair,
     /// The split driver, where this installation has it.
-    pub remote: Option<PathBuf>,
+    pub remote: Option<Pair>,
     /// Our CUDA runtimes, where this installation has them.
     pub runtimes: Vec<(&'static str, PathBuf)>,
 }
@@ -115,7 +115,7 @@ impl DropIns {
         Ok(Self {
             limiter: pair(LIMITER)?,
             emulated: pair(EMULATED)?,
-            remote: find(REMOTE).ok(),
+            remote: pair(REMOTE).ok(),
             runtimes: RUNTIMES
                 .iter()
                 .filter_map(|(_, name, file)| Some((*name, find(file).ok()?)))
@@ -144,12 +144,12 @@ impl DropIns {
     ///
     /// # Errors
     /// [`Code::DropIn`] where this installation does not have it.
-    pub fn remote_links(&self) -> Result<[Link<'_>; 1], Fault> {
-        let remote = self.remote.as_deref().ok_or_else(|| {
-            Fault::new(Code::DropIn, format!("{REMOTE} is missing"))
-                .hint("the `enforced` isolation needs it beside the other libraries")
+    pub fn remote_links(&self) -> Result<[Link<'_>; 2], Fault> {
+        let remote = self.remote.as_ref().ok_or_else(|| {
+            Fault::new(Code::DropIn, format!("{} is missing", REMOTE.join(" or ")))
+                .hint("the `enforced` isolation needs both beside the other libraries")
         })?;
-        Ok([("libcuda.so", remote)])
+        Ok(remote.links())
     }
 
     /// The folders looked in. Tests run from `target/<profile>/deps`, one below the libraries.

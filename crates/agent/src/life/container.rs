@@ -167,7 +167,7 @@ fn prepare(
     // An engine mounts files of it. Only containers of the slice, and processes that may enter here, can open them: see
     // `openings`.
     let folder = own_folder(run, &slice.id, AGENT_ONLY).map_err(cannot)?;
-    write_readable(&folder, PRELOAD, &preload_text(lib, preloads, remote)).map_err(cannot)?;
+    write_readable(&folder, PRELOAD, &preload_text(lib, preloads)).map_err(cannot)?;
     // The source of a mount belongs to the agent: in an older layout a container would get what the slice's user put
     // there.
     let own_box = run.folder().and_then(|home| home.below(BOXES)?.below(&slice.id));
@@ -229,10 +229,8 @@ fn prepare_emulated(run: &RunDir, name: &str, spec: &str, uuids: &[&str]) -> Res
 }
 
 /// The text of the file, one path a line: ld.so(8) splits it at white space and colons.
-fn preload_text(lib: &str, preloads: &[String], remote: bool) -> String {
+fn preload_text(lib: &str, preloads: &[String]) -> String {
     let names = ["libcuda.so", "libnvidia-ml.so"];
-    // The split driver has no NVML.
-    let names = if remote { &names[..1] } else { &names };
     let libraries = names.iter().map(|name| format!("{lib}/$LIB/{name}.1"));
     let second_names = names
         .iter()
@@ -267,13 +265,9 @@ mod tests {
     #[test]
     fn the_images_own_preloads_come_first() {
         assert_eq!(
-            preload_text("/l", &["/opt/p.so".into()], false),
+            preload_text("/l", &["/opt/p.so".into()]),
             "/opt/p.so\n/l/$LIB/libcuda.so.1\n/l/$LIB/libnvidia-ml.so.1\n\
              /l/$LIB/libcuda-name.so\n/l/$LIB/libnvidia-ml-name.so\n"
-        );
-        assert_eq!(
-            preload_text("/l", &[], true),
-            "/l/$LIB/libcuda.so.1\n/l/$LIB/libcuda-name.so\n"
         );
     }
 }

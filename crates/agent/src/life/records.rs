@@ -15,6 +15,8 @@ use crate::start::rundir::{BOXES, CONTAINERS};
 pub(crate) const ATTACH: &str = "attach.sock";
 /// The socket at which its workers serve programs, in [`RunDir::slice`] and in [`RunDir::slice_box`].
 pub(crate) const WORKER: &str = "worker.sock";
+/// The socket at which a process of them answers NVML's queries, beside [`WORKER`].
+pub(crate) const QUERIES: &str = "nvml.sock";
 /// The socket at which it serves the agent.
 pub(crate) const CONTROL: &str = "control.sock";
 /// The mode for the agent's user alone.

@@ -6,18 +6,19 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use divvy_host::find_driver;
-use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, LifetimeAnchor, SliceRecord, WorkerRecord};
-use divvy_privileged::request::WORKER_UIDS;
-use divvy_privileged::workers::{Door, Order, channel, tell};
+use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, LifetimeAnchor, SliceRecord, WorkerRecord};
+use divvy_privileged::request::{UNLIMITED, WORKER_UIDS};
+use divvy_privileged::workers::{Asks, Door, Order, channel, tell};
 
 use crate::journal::Journal;
 use crate::launch::stage::DropIns;
-use crate::life::records::{ATTACH, WORKER, make_box, make_folder, store};
+use crate::life::records::{ATTACH, QUERIES, WORKER, make_box, make_folder, store};
 use crate::page_server::number_of;
 use crate::start::rundir::RunDir;
+use crate::start::settings::Current;
 use crate::state::{Shared, State};
 use crate::system::locks::Locks;
 use crate::system::privilege;
@@ -29,7 +30,11 @@ pub(crate) struct Workers {
     pub journal: Arc<Journal>,
     /// Held for a slice while its process is started.
     pub starting: Locks,
+    pub settings: Arc<Current>,
 }
+
+/// It was said that this machine cannot limit the memory of workers.
+static NOT_LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// How many users this agent has chosen.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -117,24 +122,36 @@ impl Workers {
         let variables = variables(&self.run, record, devices)?;
         let make = || -> std::io::Result<WorkerRecord> {
             // These replace the sockets of a process that is dead.
-            let host = make_folder(&self.run, &record.id)?.listen_for_messages(WORKER, 0o666)?;
-            let container = make_box(&self.run, &record.id)?.listen_for_messages(WORKER, 0o666)?;
+            let of_host = Door::Host {
+                uid: record.uid,
+                below: below(record),
+            };
+            let (mut sockets, mut doors) = (Vec::new(), Vec::new());
+            for (name, asks) in [(QUERIES, Asks::Queries), (WORKER, Asks::Calls)] {
+                sockets.push(make_folder(&self.run, &record.id)?.listen_for_messages(name, 0o666)?);
+                doors.push((asks, of_host.clone()));
+                sockets.push(make_box(&self.run, &record.id)?.listen_for_messages(name, 0o666)?);
+                doors.push((asks, Door::Container));
+            }
             let order = Order {
                 socket: self.run.slice(&record.id).join(WORKER),
-                doors: vec![
-                    Door::Host {
-                        uid: record.uid,
-                        below: below(record),
-                    },
-                    Door::Container,
-                ],
+                doors,
                 variables,
             };
             let (ours, its) = channel()?;
-            let (pid, start_ticks) = privilege::start_worker(&self.run, number, uid, its.as_fd())?;
+            let memory = memory(devices, self.settings.get().worker_memory);
+            let (pid, start_ticks, is_limited) =
+                privilege::start_worker(&self.run, number, uid, memory, its.as_fd())?;
+            if memory != UNLIMITED && !is_limited && !NOT_LIMITED.swap(true, Relaxed) {
+                tracing::warn!(
+                    "workers of `--isolation enforced` have no limit of host memory: this machine's control groups have no \
+                     memory controller that the helper can write to"
+                );
+            }
             // The agent's own descriptors are closed then, or a client of a dead process would wait instead of being
             // refused.
-            tell(&ours, &order, &[host.as_fd(), container.as_fd()])?;
+            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            tell(&ours, &order, &sockets)?;
             Ok(WorkerRecord {
                 uid,
                 pid,
@@ -143,6 +160,20 @@ impl Workers {
         };
         make().map_err(|error| cannot(&error))
     }
+}
+
+/// So much of the host's memory may all workers of a slice have, in bytes. An emulated device's memory is the host's, and a
+/// slice may be resized up to all of it.
+fn memory(devices: &[DeviceRecord], beside: Option<Bytes>) -> u64 {
+    let Some(Bytes(beside)) = beside else {
+        return UNLIMITED;
+    };
+    let emulated = devices
+        .iter()
+        .filter(|device| device.kind == DeviceKind::Emulated);
+    emulated.fold(beside, |sum, device| {
+        sum.saturating_add(device.memory_total_bytes.0)
+    })
 }
 
 /// The `divvy run` that the slice goes with: only its descendants have workers.

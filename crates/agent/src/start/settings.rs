@@ -30,6 +30,8 @@ pub struct Settings {
     pub admit_others: bool,
     /// The most memory of a device that one user's slices may have together, contexts included.
     pub user_memory: Option<MemoryAmount>,
+    /// Of host memory, the most that all workers of one enforced slice have, beside the whole of its emulated devices.
+    pub worker_memory: Option<Bytes>,
     /// The most slices that one user may have.
     pub user_slices: Option<u32>,
     /// The most of a device's time that one user's slices may be promised together.
@@ -110,6 +112,7 @@ impl Default for Settings {
             admit_others: false,
             user_memory: None,
             user_slices: None,
+            worker_memory: None,
             user_compute: None,
             timeslice_replicas: 4,
             mig_instances: false,

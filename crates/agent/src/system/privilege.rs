@@ -66,16 +66,20 @@ pub(crate) fn start_worker(
     run: &RunDir,
     slice: u32,
     uid: u32,
+    memory: u64,
     input: BorrowedFd<'_>,
-) -> io::Result<(u32, u64)> {
-    let request = Request::StartWorker { slice, uid };
+) -> io::Result<(u32, u64, bool)> {
+    let request = Request::StartWorker { slice, uid, memory };
     let reply = match HELPER.get() {
         Some(helper) => helper.ask_with(&request, Some(input)),
         None => Direct::new(run.path()).ask_with(&request, Some(input)),
     };
     match reply.map_err(io::Error::other)?.answer {
         Answer::Numbers(numbers) => match numbers.as_slice() {
-            [pid, since] => Ok((u32::try_from(*pid).map_err(io::Error::other)?, *since)),
+            [pid, since, limited] => {
+                let pid = u32::try_from(*pid).map_err(io::Error::other)?;
+                Ok((pid, *since, *limited != 0))
+            }
             _ => Err(io::ErrorKind::InvalidData.into()),
         },
         answer => Err(refused(&answer)),

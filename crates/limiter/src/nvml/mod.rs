@@ -21,6 +21,7 @@ mod utilization;
 use divvy_abi::nvml::Table;
 
 use below::FORWARD;
+pub use slice::name_processes;
 
 /// The limiter as an NVML.
 pub const TABLE: Table = divvy_abi::implemented! { Table over FORWARD {

@@ -41,14 +41,14 @@ unsafe fn fill<T>(
 
 fn first_version(process: &ObservedProcess) -> nvmlProcessInfo_v1_t {
     nvmlProcessInfo_v1_t {
-        pid: process.pid,
+        pid: slice::shown(process.pid),
         usedGpuMemory: process.used_bytes,
     }
 }
 
 fn second_version(process: &ObservedProcess) -> nvmlProcessInfo_v2_t {
     nvmlProcessInfo_v2_t {
-        pid: process.pid,
+        pid: slice::shown(process.pid),
         usedGpuMemory: process.used_bytes,
         gpuInstanceId: NO_INSTANCE,
         computeInstanceId: NO_INSTANCE,
@@ -128,7 +128,7 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetRunningProcessDetailList(
             _ => return Err(NVML_ERROR_INVALID_ARGUMENT),
         };
         let detail = |process: &ObservedProcess| nvmlProcessDetail_v1_t {
-            pid: process.pid,
+            pid: slice::shown(process.pid),
             usedGpuMemory: process.used_bytes,
             gpuInstanceId: NO_INSTANCE,
             computeInstanceId: NO_INSTANCE,

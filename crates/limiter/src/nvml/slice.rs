@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::ffi::CStr;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
 use divvy_abi::nvml::*;
 use divvy_ledger::attach::{self, Observed};
@@ -59,6 +59,20 @@ fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 /// The slice's attach socket, if this process is in a slice.
 pub fn path() -> Option<&'static Path> {
     environment::slice()
+}
+
+/// Names processes as those who look know them.
+static NAMED: OnceLock<fn(u32) -> u32> = OnceLock::new();
+
+/// Has lists of processes name each process of the ledger by what this gives for its id. A process that answers for
+/// another one sets it: the ledger has workers, and their programs are what people know.
+pub fn name_processes(named: fn(u32) -> u32) {
+    let _first = NAMED.set(named);
+}
+
+/// The id under which a process of the ledger is shown.
+pub fn shown(pid: u32) -> u32 {
+    NAMED.get().map_or(pid, |named| named(pid))
 }
 
 /// Has the devices searched again at their next use: handles are those of the newest nvmlInit.

@@ -129,7 +129,9 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetProcessUtilization(
         let keep = |sample: &mut nvmlProcessUtilizationSample_t| {
             sample.smUtil = of_share(sample.smUtil, &slice);
             sample.memUtil = of_share(sample.memUtil, &slice);
-            is_ours(&slice, sample.pid)
+            let is_ours = is_ours(&slice, sample.pid);
+            sample.pid = slice::shown(sample.pid);
+            is_ours
         };
         // SAFETY: the library below has just succeeded with these.
         unsafe { filter(samples, &mut *count, keep) }
@@ -150,7 +152,9 @@ pub unsafe extern "C-unwind" fn nvmlDeviceGetProcessesUtilizationInfo(
         let keep = |sample: &mut nvmlProcessUtilizationInfo_v1_t| {
             sample.smUtil = of_share(sample.smUtil, &slice);
             sample.memUtil = of_share(sample.memUtil, &slice);
-            is_ours(&slice, sample.pid)
+            let is_ours = is_ours(&slice, sample.pid);
+            sample.pid = slice::shown(sample.pid);
+            is_ours
         };
         // SAFETY: the library below has just succeeded with it.
         let info = unsafe { &mut *info };
