@@ -51,7 +51,10 @@ impl Turn<'_> {
         let (mut signalled, mut refused) = (Vec::new(), Vec::new());
         for id in ids {
             // One that was signalled before was told of then, and a KILL cannot be undone.
-            match self.killed.has(id) || self.end_one(id, why) {
+            // A start is told in hundredths of a second: a number that was passed on within one may be another slice's.
+            let vouched = self.register.get(id);
+            let is_own = vouched.is_none_or(|vouched| vouched.slice == self.record.id);
+            match self.killed.has(id) || is_own && self.end_one(id, why) {
                 true => signalled.push(id),
                 false => refused.push(id),
             }

@@ -70,7 +70,13 @@ impl Freezer {
             let mut found = register.members(slice, slices);
             // A `divvy run` that uses the device itself is a program like any other.
             let known: HashSet<ProcessId> = found.iter().copied().collect();
-            found.extend(users.iter().filter(|id| !known.contains(id)));
+            // A start is told in hundredths of a second: a number that was passed on within one may be another slice's.
+            let is_own = |id: &&ProcessId| {
+                register
+                    .get(**id)
+                    .is_some_and(|vouched| vouched.slice == slice.id)
+            };
+            found.extend(users.iter().filter(|id| !known.contains(id)).filter(is_own));
             let running: Vec<ProcessId> = found
                 .into_iter()
                 .filter(|id| !signalled.contains(id) && runs(*id))
