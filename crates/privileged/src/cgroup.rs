@@ -227,7 +227,7 @@ fn place_in(groups: &str, mounts: &str) -> Option<Place> {
             Version::One => *kind == "cgroup" && options.split(',').any(|name| name == "memory"),
             Version::Two => *kind == "cgroup2",
         };
-        // Names with escapes are none of the kernel's own, nor are those that lead out of what this process sees.
+        // Names with backslashes are none of the kernel's own, nor are those that lead out of what this process sees.
         if !is_it || at.contains('\\') || path.split('/').any(|part| part == "..") {
             return None;
         }
