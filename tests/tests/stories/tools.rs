@@ -5,7 +5,7 @@ use std::process::Command;
 use divvy_tests::clients::{nvtop, probe, tool, tools_python};
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::tenant::Tenant;
-use divvy_tests::{GIB, MIB};
+use divvy_tests::{GIB, MIB, isolation, processes};
 use serde_json::Value;
 
 /// Memory of the emulated H100.
@@ -39,6 +39,15 @@ impl Shared {
     fn inside(&self, program: &[&str]) -> String {
         let mut command = self.host.divvy(["run", "--slice", "alice", "--"]);
         succeeded(&finish(wide(command.args(program))))
+    }
+
+    /// The processes that hold alice's and bob's memory, as the device knows them. On the level `enforced` these are workers.
+    fn holders(&self) -> (u32, u32) {
+        let holder = |tenant: &Tenant| match isolation::asked_for() {
+            Some(_) => processes::worker_of(tenant.pid()).expect("it has a worker"),
+            None => tenant.pid(),
+        };
+        (holder(&self.alice), holder(&self.bob))
     }
 
     /// What it prints outside of all slices.
@@ -89,7 +98,7 @@ fn nvidia_ml_py_sees_the_slice_inside_and_all_outside() {
     let Some(python) = tools_python() else { return };
     let shared = Shared::new();
     let (python, look) = (text(python), text(tool("look.py")));
-    let (alice, bob) = (shared.alice.pid().to_string(), shared.bob.pid().to_string());
+    let alice = shared.alice.pid().to_string();
 
     let devices: Value = serde_json::from_str(&shared.inside(&[&python, &look])).expect("JSON");
     assert_eq!(
@@ -127,9 +136,10 @@ fn nvidia_ml_py_sees_the_slice_inside_and_all_outside() {
         devices[0]["memory"],
         serde_json::json!([WHOLE, 768 * MIB, WHOLE - 768 * MIB])
     );
+    let (of_alice, of_bob) = shared.holders();
     assert_eq!(
         devices[0]["processes"],
-        serde_json::json!({ &alice: 256 * MIB, &bob: 512 * MIB })
+        serde_json::json!({ of_alice.to_string(): 256 * MIB, of_bob.to_string(): 512 * MIB })
     );
     assert_eq!(devices[0]["name"], "NVIDIA H100 80GB HBM3");
     assert_eq!(devices[1]["memory"], serde_json::json!([WHOLE, 0, WHOLE]));
@@ -161,7 +171,7 @@ fn gpustat_shows_the_slice_inside_and_all_outside() {
     let shared = Shared::new();
     let python = text(python);
     let gpustat = |arguments: &[&'static str]| [&[python.as_str(), "-m", "gpustat"], arguments].concat();
-    let (alice, bob) = (shared.alice.pid(), shared.bob.pid());
+    let alice = shared.alice.pid();
     let held = |process: &Value| (process["pid"].clone(), process["gpu_memory_usage"].clone());
 
     let seen: Value = serde_json::from_str(&shared.inside(&gpustat(&["--json"]))).expect("JSON");
@@ -197,7 +207,8 @@ fn gpustat_shows_the_slice_inside_and_all_outside() {
         .map(held)
         .collect();
     processes.sort_by_key(|(pid, _)| pid.as_u64());
-    let mut expected = [(alice.into(), 256.into()), (bob.into(), 512.into())];
+    let (of_alice, of_bob) = shared.holders();
+    let mut expected = [(of_alice.into(), 256.into()), (of_bob.into(), 512.into())];
     expected.sort_by_key(|(pid, _): &(Value, Value)| pid.as_u64());
     assert_eq!(processes, expected);
 }
@@ -223,8 +234,9 @@ fn nvitop_shows_the_slice_inside_and_all_outside() {
     let shown = shared.outside(&[&nvitop, "--once", "--ascii"]);
     line(&shown, &["768.0MiB / 79.65GiB"]);
     line(&shown, &["0B / 79.65GiB"]);
-    line(&shown, &[&alice, "256.0MiB", "probe"]);
-    line(&shown, &[&bob, "512.0MiB", "probe"]);
+    let (of_alice, of_bob) = shared.holders();
+    line(&shown, &[&of_alice.to_string(), "256.0MiB"]);
+    line(&shown, &[&of_bob.to_string(), "512.0MiB"]);
 }
 
 #[test]
@@ -250,9 +262,11 @@ fn nvtop_shows_the_slice_inside_and_all_outside() {
         "{shown}"
     );
 
-    let shown = shared.outside(&[&python, &screen, &bob, &nvtop]);
+    let (of_alice, of_bob) = shared.holders();
+    let (of_alice, of_bob) = (of_alice.to_string(), of_bob.to_string());
+    let shown = shared.outside(&[&python, &screen, &of_bob, &nvtop]);
     line(&shown, &["0.750Gi/79.647Gi]"]);
-    line(&shown, &[&alice, "Compute", "256MiB"]);
-    line(&shown, &[&bob, "Compute", "512MiB"]);
+    line(&shown, &[&of_alice, "Compute", "256MiB"]);
+    line(&shown, &[&of_bob, "Compute", "512MiB"]);
     assert!(shown.contains("Device 1"), "{shown}");
 }

@@ -237,10 +237,11 @@ mod tests {
             ..Table::UNSUPPORTED
         };
         let mut temperature = 0_u32;
+        let answer: *mut u32 = &mut temperature;
         let arguments = [
             core::ptr::without_provenance_mut(40),
             word(nvmlTemperatureThresholds_t(2)),
-            word(&raw mut temperature),
+            word(answer),
         ];
         // SAFETY: as the function above asks.
         let code = unsafe { table.call(Symbol::nvmlDeviceGetTemperatureThreshold, &arguments) };

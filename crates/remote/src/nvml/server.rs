@@ -169,9 +169,10 @@ impl Server {
                 | Argument::One(None)
                 | Argument::Counted(None) => core::ptr::null_mut(),
                 Argument::NewDevice(true) => place.insert(Place::new(size_of::<nvmlDevice_t>())).word(),
-                Argument::One(Some(content)) => place.insert(Place::with(content)).word(),
                 Argument::Counted(Some((bytes, []))) => place.insert(Place::new(*bytes)).word(),
-                Argument::Counted(Some((_, content))) => place.insert(Place::with(content)).word(),
+                Argument::One(Some(content)) | Argument::Counted(Some((_, content))) => {
+                    place.insert(Place::with(content)).word()
+                }
             });
             places.push(place);
         }

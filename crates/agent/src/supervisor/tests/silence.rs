@@ -88,10 +88,10 @@ struct Scene {
 }
 
 impl Scene {
-    fn of(patience: Duration) -> Self {
+    fn of(time_limit: Duration) -> Self {
         let driver = Driver::default();
         let library = driver.clone();
-        let whole = Whole::over(Nvidia::over(move || library, LONG, patience));
+        let whole = Whole::over(Nvidia::over(move || library, LONG, time_limit));
         let (mut shell, mut outside) = (Shell::start(), Shell::start());
         let pids = [shell.spawn(), outside.spawn()];
         let mut record = supervised("0123abcd", &shell);

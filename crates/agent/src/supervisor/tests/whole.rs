@@ -445,12 +445,12 @@ fn memory_that_an_ended_process_left_to_another_counts_and_is_no_later_processes
     let whole = Whole::start();
     let (mut shell, mut other) = (Shell::start(), Shell::start());
     let records = [supervised("0123abcd", &shell), supervised("4567cdef", &other)];
-    let (killed, keeper) = (shell.spawn(), shell.spawn());
+    let (killed, holder) = (shell.spawn(), shell.spawn());
     let innocent = other.spawn();
-    let held = || Says::memory(&[(killed, 3000 * MIB), (keeper, MIB), (innocent, MIB)]);
+    let held = || Says::memory(&[(killed, 3000 * MIB), (holder, MIB), (innocent, MIB)]);
     whole.look(&records, held());
     shell.end(killed);
-    whole.until(&records, held, || !lives(keeper));
+    whole.until(&records, held, || !lives(holder));
     assert!(lives(innocent));
     let of_other = |event: &EventRecord| event.slice_id.as_deref() == Some("4567cdef");
     assert!(!whole.events().iter().any(of_other), "{:?}", whole.events());
