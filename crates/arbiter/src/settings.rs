@@ -45,7 +45,7 @@ pub struct Settings {
     pub least_backfill: Nanos,
     /// The longest quantum that a thrash hint leads to.
     pub longest_quantum: Nanos,
-    /// The longest quantum that costly changes of holder and long launches lead to: see [`Settings::stretched`].
+    /// The longest quantum that costly changes of holder and long launches lead to: see `stretched`.
     pub longest_stretch: Nanos,
 }
 

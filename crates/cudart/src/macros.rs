@@ -2,7 +2,7 @@
 
 /// Calls the driver: `cu!(cuMemAlloc_v2(&mut address, size))`. What the driver refuses is returned from the function around it.
 ///
-/// The call is unsafe, and so is where it stands: an [`entry!`], or a function that says what it asks of its caller.
+/// The call is unsafe, and so is where it stands: an `entry!`, or a function that says what it asks of its caller.
 macro_rules! cu {
     ($name:ident($($argument:expr),* $(,)?)) => {
         $crate::error::check(($crate::driver::table()?.$name)($($argument),*))?
@@ -38,7 +38,7 @@ macro_rules! entry {
     };
 }
 
-/// One function of [`entry!`].
+/// One function of `entry!`.
 macro_rules! define {
     ($name:ident ($($argument:ident: $of:ty),*) { $($body:tt)* }) => {
         pub unsafe extern "C-unwind" fn $name($($argument: $of),*) -> cudaError_t {

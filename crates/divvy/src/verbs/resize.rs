@@ -17,9 +17,11 @@ use crate::report::remark;
   divvy resize train --memory 50% --dry-run")]
 pub struct Args {
     /// The slice, by name, id or unique prefix of an id
+    // Completion puts the argument behind the others, which would count it as the second.
+    #[arg(index = 1)]
     slice: String,
     /// An amount without its flag, which is answered with what to type
-    #[arg(hide = true, value_name = "AMOUNT")]
+    #[arg(hide = true, index = 2, value_name = "AMOUNT")]
     amount: Option<String>,
     /// Its new memory: 8GiB, 50% (of the device)
     #[arg(short, long, value_name = "SIZE", value_parser = parse::<MemoryAmount>, allow_hyphen_values = true)]
