@@ -3,7 +3,7 @@
 use pulldown_cmark::{CodeBlockKind, Event, Parser, Tag};
 
 /// Languages of blocks that are shown and not run.
-const SHOWN: [&str; 6] = ["c", "ini", "json", "text", "toml", "yaml"];
+const SHOWN: [&str; 7] = ["c", "ini", "json", "python", "text", "toml", "yaml"];
 
 /// A shell session.
 #[derive(Debug, PartialEq, Eq)]
