@@ -331,7 +331,10 @@ fn where_each_stands_on_the_ladder_and_what_opens_the_next_level() {
     assert_eq!(reached(&desktop, 1).level, Isolation::Env, "nouveau runs no CUDA");
     desktop.remove("sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/iommu_group");
     let command = reached(&desktop, 1).next.expect("a virtual machine").1;
-    assert_eq!(command, "divvy vm doctor", "it tells what to add to the boot configuration");
+    assert_eq!(
+        command, "divvy vm doctor",
+        "it tells what to add to the boot configuration"
+    );
 }
 
 #[test]
