@@ -18,6 +18,7 @@ use crate::verbs::{
     name = "divvy",
     version,
     disable_help_subcommand = false,
+    arg_required_else_help = true,
     max_term_width = 100,
     propagate_version = true
 )]
@@ -72,10 +73,9 @@ pub enum Verb {
     Guest(guest::Args),
     /// Give virtual machines whole GPUs: doctor, prepare, bind, args
     Vm(vm::Args),
-    /// Give pods of a Kubernetes cluster slices: dra-plugin
+    /// Give pods of a Kubernetes cluster slices: dra-plugin, device-plugin, extender, webhook, plan
     K8s(k8s::Args),
-    /// Give jobs of a Slurm cluster slices: setup, prolog, task-prolog, epilog, sweep
-    #[command(hide = true)]
+    /// Give jobs of a Slurm cluster slices: setup, prolog, epilog, sweep
     Slurm(slurm::Args),
     /// Look after the agent
     Agent(agent::Args),
@@ -96,7 +96,6 @@ pub enum Verb {
     /// Show which of Divvy's promises hold on this machine, in two minutes
     Selftest(selftest::Args),
     /// Print a shell's completions
-    #[command(hide = true)]
     Completions(completions::Args),
     /// Delete lasting slices, as `slice delete` does
     #[command(hide = true)]
@@ -111,10 +110,8 @@ pub enum Verb {
     #[command(hide = true)]
     Attend(container::attend::Args),
     /// Write the manual pages
-    #[command(hide = true)]
     Man(man::Args),
-    /// Compile CUDA programs that run on emulated devices too: NVIDIA's nvcc, with the shared runtime and PTX
-    #[command(hide = true)]
+    /// Compile CUDA programs that run on emulated devices too, with NVIDIA's nvcc
     Nvcc(nvcc::Args),
     /// The verbs of devices as they were written before they had a group.
     #[command(flatten)]
@@ -206,12 +203,31 @@ const LISTS: [(&str, &[&str]); 3] = [
     ),
     (
         "Groups",
-        &["gpu", "container", "remote", "guest", "vm", "k8s", "agent"],
+        &[
+            "gpu",
+            "container",
+            "remote",
+            "guest",
+            "vm",
+            "k8s",
+            "slurm",
+            "agent",
+        ],
     ),
     (
         "More",
         &[
-            "inspect", "events", "history", "advise", "env", "config", "explain", "selftest",
+            "inspect",
+            "events",
+            "history",
+            "advise",
+            "env",
+            "config",
+            "explain",
+            "selftest",
+            "nvcc",
+            "completions",
+            "man",
         ],
     ),
 ];

@@ -2,11 +2,15 @@
 //! mean the same here are aliases in the grammar.
 
 /// Verbs.
-const VERBS: [(&str, &str); 19] = [
+const VERBS: [(&str, &str); 22] = [
     ("apply", CREATE),
     ("create", CREATE),
     ("start", CREATE),
     ("describe", "`divvy inspect NAME` shows everything about a slice"),
+    (
+        "delete",
+        "`divvy slice delete NAME` deletes a lasting slice, `divvy kill NAME` ends what runs in one",
+    ),
     (
         "exec",
         "`divvy run --slice NAME PROGRAM` runs one more program in a lasting slice",
@@ -14,6 +18,10 @@ const VERBS: [(&str, &str); 19] = [
     (
         "get",
         "`divvy ps` lists the slices, `divvy devices` the devices, `divvy config show` the settings",
+    ),
+    (
+        "images",
+        "Divvy has no images; `divvy podman run IMAGE` gives an engine's container a slice",
     ),
     (
         "info",
@@ -50,6 +58,10 @@ const VERBS: [(&str, &str); 19] = [
         "`divvy devices` lists the devices, `divvy top` shows who uses them",
     ),
     (
+        "squeue",
+        "`divvy ps` lists the slices, those of Slurm's jobs among them",
+    ),
+    (
         "status",
         "`divvy ps` lists the slices, `divvy doctor` checks this machine",
     ),
@@ -68,7 +80,7 @@ const CREATE: &str = "`divvy run --memory 4GiB PROGRAM` makes a slice for a prog
                       `divvy slice create NAME --memory 4GiB` one that stays";
 
 /// Flags. Several verbs have none of them.
-const FLAGS: [(&str, &str); 27] = [
+const FLAGS: [(&str, &str); 29] = [
     (
         "--all",
         "`divvy ps` lists all slices that live, and `divvy kill $(divvy ps -q)` ends them all",
@@ -108,6 +120,7 @@ const FLAGS: [(&str, &str); 27] = [
     ("--rm", DOCKER),
     ("--tail", "`--last 5` prints the newest five"),
     ("--time", TIME),
+    ("--timeout", TIME),
     ("--volume", DOCKER),
     (
         "-L",
@@ -119,6 +132,7 @@ const FLAGS: [(&str, &str); 27] = [
     ),
     ("-b", "`divvy top -n 1` prints once, as it does into a pipe"),
     ("-c", "`--compute 30%` is the slice's part of the device's time"),
+    ("-e", DOCKER),
     (
         "-i",
         "`--device 0` chooses a device; a program has this terminal without a flag",

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     divvy_agent::hold_back_file_size();
     let words = verbs::container::nri::words()
         .or_else(verbs::k8s::words)
+        .or_else(verbs::nvcc::words)
         .unwrap_or_else(|| std::env::args_os().collect());
     let cli = match Cli::read(words) {
         Ok(cli) => cli,

@@ -130,6 +130,13 @@ fn colours() -> bool {
 /// What clap says: help and version as it prints them, a bad value as the failure its parser gave, and the rest in
 /// its own words under our code.
 pub fn usage(error: &clap::Error) -> ExitCode {
+    // `divvy` alone asks what there is, and that is its answer.
+    let is_bare =
+        error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand && std::env::args_os().len() == 1;
+    if is_bare {
+        let _unheard = write!(std::io::stdout(), "{}", error.render());
+        return ExitCode::SUCCESS;
+    }
     if !error.use_stderr() {
         // A reader that has closed the pipe, as `head` does, is no failure.
         return match error.print() {
@@ -143,6 +150,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     let (is_run, json) = glance(&words);
     let parsers = of_parser(error)
         .or_else(|| of_habit(error))
+        .or_else(|| of_program(error))
         .or_else(|| of_no_flag(error, is_run));
     // Messages of our parsers have a hint; the rest clap says better.
     let as_ours = json || parsers.is_some();
@@ -196,6 +204,23 @@ fn of_habit(error: &clap::Error) -> Option<Fault> {
         _ => return None,
     };
     Some(Fault::new(Code::Usage, format!("there is no `{word}` here")).hint(hint))
+}
+
+/// A program where a verb should stand: its file is there, or its name is one that people run on a GPU.
+fn of_program(error: &clap::Error) -> Option<Fault> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let is_file = std::path::Path::new(word).is_file();
+    if !is_file && !word.starts_with("python") && !word.contains('/') {
+        return None;
+    }
+    let program = match word.ends_with(".py") {
+        true => format!("python {word}"),
+        false => word.clone(),
+    };
+    let fault = Fault::new(Code::Usage, format!("`{word}` is no verb"));
+    Some(fault.hint(format!("`divvy run --memory 4GiB {program}` runs it in a slice")))
 }
 
 /// A flag that `run` has not. Clap would say how to have it as the program.

@@ -73,6 +73,9 @@ fn help_opens_with_examples() {
         "config",
         "explain",
         "completions",
+        "man",
+        "nvcc",
+        "slurm",
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_divvy"));
         command
@@ -87,7 +90,7 @@ fn help_opens_with_examples() {
         );
         // The first screen says what Divvy is, and fits.
         match verb {
-            "" => assert!(text.starts_with("Divvy ") && text.lines().count() < 42, "{text}"),
+            "" => assert!(text.starts_with("Divvy ") && text.lines().count() <= 45, "{text}"),
             _ => assert!(text.starts_with("Examples:\n"), "{verb}: {text}"),
         }
         let name = if verb.is_empty() {

@@ -83,6 +83,19 @@ fn words_of_other_tools_say_what_to_type() {
             2,
             "`divvy resize train --memory 6GiB`",
         ),
+        (
+            &["resize", "train", "30%"],
+            2,
+            "`divvy resize train --compute 30%`",
+        ),
+        (&["delete", "train"], 2, "`divvy slice delete NAME`"),
+        (&["squeue"], 2, "`divvy ps`"),
+        (&["images"], 2, "`divvy podman run IMAGE`"),
+        (&["run", "-e", "A=1", "true"], 125, "`divvy podman run`"),
+        (&["run", "--timeout", "5", "true"], 125, "`--ttl 10m`"),
+        (&["./train.py"], 2, "`divvy run --memory 4GiB python ./train.py`"),
+        (&["python", "train.py"], 2, "`divvy run --memory 4GiB python`"),
+        (&["man", "run"], 2, "`divvy help run`"),
         (&["run", "-c", "30%", "true"], 125, "`--compute 30%`"),
         (&["run", "-m", "1GiB", "--compute", "0.3", "true"], 125, "`30%`"),
     ] {
@@ -93,6 +106,51 @@ fn words_of_other_tools_say_what_to_type() {
             "{words:?}: {said}"
         );
     }
+}
+
+#[test]
+fn the_command_alone_shows_its_help() {
+    let output = Host::new().divvy(&[]).output().expect("divvy starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("\nEvery day:\n"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn a_flag_behind_the_program_is_the_programs_and_that_is_said() {
+    let host = Host::new();
+    for (words, is_told) in [
+        (&["run", "true", "--memory", "1GiB"][..], true),
+        (&["run", "true", "--compute=30%"], true),
+        (&["run", "--", "true", "--memory", "1GiB"], false),
+        (&["run", "true", "memory"], false),
+    ] {
+        let output = host.divvy(words).output().expect("divvy starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}");
+        assert_eq!(
+            said.contains("stands behind the program"),
+            is_told,
+            "{words:?}: {said}"
+        );
+    }
+}
+
+#[test]
+fn what_ends_nothing_says_what_would() {
+    let host = Host::new();
+    host.text(&["slice", "create", "lab", "--memory", "1GiB"]);
+    let said = host.text(&["kill", "lab", "--yes"]);
+    assert!(said.contains("`divvy slice delete lab` deletes it"), "{said}");
+    host.text(&["slice", "delete", "lab"]);
+    let _tenant = host.idle("greedy", "100%");
+    let (_, said) = host.refused(&["run", "--memory", "4GiB", "true"]);
+    assert!(
+        said.contains("or `divvy resize greedy --memory SIZE` makes room"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -60,11 +60,12 @@ fn compile(host: &Host, environment: &Path, source: &Path, flags: &[&str]) -> Pa
     command
         .env("VIRTUAL_ENV", environment)
         .env_remove("CUDA_HOME")
+        // In front, where divvy's own -o could stand.
+        .arg("-o")
+        .arg(&program)
         .args(["-std=c++17", "-w", "-I"])
         .arg(cuda_programs())
         .args(flags)
-        .arg("-o")
-        .arg(&program)
         .arg(source);
     succeeded(&finish(&mut command));
     program
@@ -235,7 +236,7 @@ fn a_program_may_begin_early_end_late_fork_and_unload() {
 #[test]
 fn without_a_compiler_the_command_says_where_it_looked() {
     let host = Host::new();
-    let mut command = host.divvy(["nvcc", "a.cu"]);
+    let mut command = host.divvy(["nvcc", "-o", "a", "a.cu"]);
     command
         .env("PATH", host.folder())
         .env_remove("CUDA_HOME")

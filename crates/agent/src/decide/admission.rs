@@ -228,7 +228,25 @@ impl DeviceView<'_> {
             format!("cannot reserve {memory} on {}", self.device.uuid),
         )
         .cause(self.holders())
-        .hint(format!("{free} is free; see divvy ps"))
+        .hint(match free {
+            Bytes(0) => format!(
+                "nothing is free; --wait waits until slices end{}; see divvy ps",
+                self.resizable()
+            ),
+            free => format!("{free} is free; see divvy ps"),
+        })
+    }
+
+    /// The asker's own largest slice, which could be made smaller.
+    fn resizable(&self) -> String {
+        let own = self
+            .holds
+            .iter()
+            .filter(|hold| hold.uid == self.asker && !hold.whole);
+        let largest = own.max_by_key(|hold| hold.limit);
+        largest.map_or_else(String::new, |hold| {
+            format!(", or `divvy resize {} --memory SIZE` makes room", hold.name)
+        })
     }
 
     fn holders(&self) -> String {

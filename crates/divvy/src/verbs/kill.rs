@@ -129,6 +129,12 @@ fn show(format: Format, killed: &Killed, dry_run: bool) -> Result<(), Fault> {
     if output::document(format, "Killed", killed)? {
         return Ok(());
     }
+    if killed.pids.is_empty() && killed.slice.lasting {
+        let name = &killed.slice.name;
+        return output::print(&format!(
+            "{name}: nothing runs in it, and it stays: `divvy slice delete {name}` deletes it"
+        ));
+    }
     let pids: Vec<String> = killed.pids.iter().map(u32::to_string).collect();
     let verb = if dry_run { "would signal" } else { "signalled" };
     output::print(&format!("{}: {verb} {}", killed.slice.name, or_no_process(&pids)))

@@ -16,7 +16,6 @@ use crate::context::Context;
 /// Flags of `divvy nvcc`.
 #[derive(Debug, clap::Args)]
 #[command(
-    disable_help_flag = true,
     disable_version_flag = true,
     before_help = "Examples:
   divvy nvcc -o saxpy saxpy.cu && divvy run -- ./saxpy
@@ -30,6 +29,20 @@ pub struct Args {
         value_name = "NVCC-ARGUMENT"
     )]
     arguments: Vec<OsString>,
+}
+
+/// The words of `divvy nvcc …` with `--` before nvcc's own: its `-o` is a file, and ours a format. None for other verbs,
+/// and where our help is asked for.
+pub fn words() -> Option<Vec<OsString>> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let is_ours = words.get(1).is_some_and(|verb| verb == "nvcc")
+        && words
+            .get(2)
+            .is_some_and(|word| !["--help", "-h", "--"].map(OsStr::new).contains(&word.as_os_str()));
+    is_ours.then(|| {
+        words.insert(2, "--".into());
+        words
+    })
 }
 
 /// Runs nvcc; its exit status.

@@ -37,6 +37,13 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     if let Some(amount) = &args.amount {
         let slice = &args.slice;
+        // `3GiB` can only be memory; `30%` and `3` can be both.
+        if amount.ends_with(['b', 'B', 'i', 'g', 'G', 'm', 'M']) {
+            return Err(
+                Fault::new(Code::Usage, format!("`{amount}` stands without its flag"))
+                    .hint(format!("`divvy resize {slice} --memory {amount}`")),
+            );
+        }
         return Err(
             Fault::new(Code::Usage, format!("`{amount}` could be memory or compute")).hint(format!(
                 "`divvy resize {slice} --memory {amount}`, or `divvy resize {slice} --compute {amount}`"

@@ -115,6 +115,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             }
         },
     };
+    if let Some(flag) = misplaced(&args.command, std::env::args_os().any(|word| word == "--")) {
+        remark(&format!(
+            "`{flag}` stands behind the program, so the program gets it and Divvy does not; a `--` before the program \
+             says that this is meant"
+        ));
+    }
     // A setting with which the agent would not start is better reported here than in its log.
     config.agent_settings()?;
     if args.dry_run {
@@ -250,6 +256,14 @@ fn observe(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
     let environment = launch::observation(&run, emulated.as_deref())?;
     show_environment(args, context.format, &environment)
+}
+
+/// A flag of ours among the program's words. Behind `--` all of them are surely the program's.
+fn misplaced(command: &[OsString], is_marked: bool) -> Option<&str> {
+    const OURS: [&str; 5] = ["--memory", "--compute", "--device", "--slice", "--isolation"];
+    let words = command.iter().skip(1).filter_map(|word| word.to_str());
+    let mut flags = words.filter(|word| OURS.contains(&word.split('=').next().unwrap_or(word)));
+    flags.next().filter(|_| !is_marked)
 }
 
 /// What `--dry-run` tells of a program that runs without a slice.

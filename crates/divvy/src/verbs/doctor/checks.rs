@@ -184,7 +184,12 @@ fn agent(context: &Context) -> Check {
         Ok(status) if status.version == env!("CARGO_PKG_VERSION") => Check::ok(
             "agent",
             "reach",
-            format!("process {}, {} slices", status.pid, status.slice_count),
+            format!(
+                "process {}, {} slice{}",
+                status.pid,
+                status.slice_count,
+                if status.slice_count == 1 { "" } else { "s" }
+            ),
         ),
         Ok(status) => Check::ok(
             "agent",

@@ -261,7 +261,7 @@ fn text(path: &Path, is_needed: bool) -> Result<String, Fault> {
         Err(error) => Err(
             Fault::new(Code::Config, format!("cannot read `{}`", path.display()))
                 .because(&error)
-                .hint("--conf-dir names the folder of slurm.conf"),
+                .hint("run it on a node of a Slurm cluster; --conf-dir names the folder of slurm.conf where it is another"),
         ),
     }
 }
