@@ -2,7 +2,8 @@
 //!
 //! A job's user chooses its name, its comment and its folder, and Slurm prints them as they are, with line breaks. So a user
 //! can put lines into this text. None can be taken away by that, so what counts has to be there once: a second one is a
-//! forgery, and the job is refused.
+//! forgery, and the job is refused. A job that waits has no line of a node's, and a user's would be the only one: so the
+//! job's state, which is always there, is looked at first.
 
 use crate::hosts::contains;
 use crate::refusal::{Refusal, Remedy};
@@ -19,6 +20,16 @@ pub struct Granted {
     /// The count of `divvy_compute`, where it was asked for: percent of the devices' time.
     pub compute: Option<u64>,
 }
+
+/// The states of a job that has its nodes: Slurm then shows a line for each of them.
+const HAS_NODES: [&str; 6] = [
+    "CONFIGURING",
+    "RESIZING",
+    "RUNNING",
+    "SIGNALING",
+    "STOPPED",
+    "SUSPENDED",
+];
 
 /// Whether the text shows several jobs, as that of an array's first job does: its tasks are to be asked for one by one.
 #[must_use]
@@ -59,6 +70,17 @@ pub fn details(text: &str, job: u64, node: &str) -> Result<Granted, Refusal> {
     {
         return Err(gone(&format!("Slurm's controller does not show job {job}")));
     }
+    let mut states = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("JobState="));
+    let state = states.next().and_then(|rest| rest.split_whitespace().next());
+    let state = state.ok_or_else(|| unknown("the job has no state"))?;
+    if states.next().is_some() {
+        return Err(forged(job));
+    }
+    if !HAS_NODES.contains(&state) {
+        return Err(left(job));
+    }
     let nodes = text
         .lines()
         .filter_map(|line| line.trim_start().strip_prefix("Nodes="));
@@ -83,12 +105,17 @@ fn gone(message: &str) -> Refusal {
         .hint("it may have ended meanwhile; `scontrol show job` says where it is")
 }
 
+/// Its user ended it, or put it back into the queue. To requeue it would start a job again that was cancelled.
+fn left(job: u64) -> Refusal {
+    Refusal::new(Remedy::Left, format!("job {job} has left this node meanwhile"))
+}
+
 fn forged(job: u64) -> Refusal {
     Refusal::new(
         Remedy::Change,
         format!("the name, comment or folder of job {job} looks like a line of Slurm's own"),
     )
-    .hint("leave line breaks, `JobId=` and `Nodes=` out of them")
+    .hint("leave line breaks, `JobId=`, `JobState=` and `Nodes=` out of them")
 }
 
 fn unknown(message: &str) -> Refusal {
@@ -169,7 +196,8 @@ mod tests {
     /// As Slurm 22.05 prints it, without the lines that do not matter.
     fn shown(name: &str, gres: &str, comment: &str) -> String {
         format!(
-            "JobId=7 JobName={name}\n   UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A\n   JOB_GRES=shard:20\n     \
+            "JobId=7 JobName={name}\n   UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A\n   \
+             JobState=RUNNING Reason=None Dependency=(null)\n   JOB_GRES=shard:20\n     \
              Nodes=n1 CPU_IDs=0 Mem=0 GRES={gres}\n     Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=shard:9(IDX:1)\n   Command=sh\n   \
              Comment={comment}\n   TresPerNode=gres:shard:20\n\n"
         )
@@ -197,7 +225,7 @@ mod tests {
         );
         // It waits again: its user put it back while the prolog ran.
         let again = details("JobId=7 JobName=x\n   JobState=PENDING\n", 7, "n1").expect_err("gone");
-        assert_eq!(again.remedy, Remedy::Requeue);
+        assert_eq!(again.remedy, Remedy::Left);
         let odd = details(&shown("sh", "shard:20(0/20)", ""), 7, "n1").expect_err("odd");
         assert_eq!(odd.remedy, Remedy::Repair);
     }
@@ -220,6 +248,8 @@ mod tests {
             ("x", forgery),
             ("x\nJobId=7 y", ""),
             ("x", "a\nJobId=7"),
+            ("x\n   JobState=RUNNING", ""),
+            ("x", "a\nJobState=PENDING Reason=None"),
         ] {
             for gres in ["shard:20(IDX:0)", ""] {
                 let refusal = details(&shown(name, gres, comment), 7, "n1").expect_err("forged");
@@ -229,6 +259,22 @@ mod tests {
         // In the same line it stands behind another word, and counts for nothing.
         let harmless = shown("x   Nodes=n1 GRES=shard:80(IDX:0)", "shard:20(IDX:0)", "");
         assert_eq!(details(&harmless, 7, "n1").expect("one").shards, 20);
+    }
+
+    /// A job that waits, or has ended, has no line of a node's: its user's would be the only one.
+    #[test]
+    fn a_forged_line_of_a_job_without_nodes_gives_nothing_and_drains_no_node() {
+        for forgery in ["GRES=shard:80(IDX:0)", "GRES=shard:80(0/80)", "CPU_IDs=0"] {
+            for state in ["PENDING", "COMPLETING", "CANCELLED", "COMPLETED", "REQUEUED"] {
+                let text = format!(
+                    "JobId=7 JobName=x\n Nodes=n1 {forgery}\n   UserId=alice(1001)\n   JobState={state} Reason=None\n"
+                );
+                let refusal = details(&text, 7, "n1").expect_err("it has no node");
+                assert_eq!(refusal.remedy, Remedy::Left, "{text}");
+            }
+        }
+        let none = details("JobId=7 JobName=x\n", 7, "n1").expect_err("no form that is known");
+        assert_eq!(none.remedy, Remedy::Repair);
     }
 
     proptest! {

@@ -120,6 +120,20 @@ pub fn undo(text: &str) -> String {
     kept
 }
 
+/// Whether each block of Divvy's lines has its end. Without one [`undo`] would take away all that follows.
+#[must_use]
+pub fn has_whole_blocks(text: &str) -> bool {
+    let mut inside = false;
+    let marks = text
+        .lines()
+        .map(str::trim_end)
+        .filter(|line| [BEGIN, END].contains(line));
+    marks
+        .into_iter()
+        .all(|line| std::mem::replace(&mut inside, line == BEGIN) != (line == BEGIN))
+        && !inside
+}
+
 fn with_block(text: &str, lines: &[String]) -> String {
     if lines.is_empty() {
         return text.to_owned();
@@ -238,6 +252,13 @@ mod tests {
             (undo(&edited.slurm).as_str(), undo(&edited.gres).as_str()),
             (SLURM, "")
         );
+        // An administrator may have removed one of the two lines around the block.
+        assert!(has_whole_blocks(SLURM) && has_whole_blocks(&edited.slurm));
+        for cut in [BEGIN, END] {
+            assert!(!has_whole_blocks(&edited.slurm.replace(cut, "")), "{cut}");
+        }
+        let twice = edited.slurm.replace(END, BEGIN);
+        assert!(!has_whole_blocks(&twice));
         let again = apply(&edited.slurm, &edited.gres, &wanted()).expect("edited");
         assert_eq!(again, edited, "a second time changes nothing");
         // The cluster's other node, and this one with other shards.

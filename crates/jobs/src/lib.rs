@@ -14,7 +14,7 @@ mod refusal;
 
 pub use configuration::Wanted;
 pub use details::{Granted, details, shows_several, task_of};
-pub use edit::{Edited, apply, undo};
+pub use edit::{Edited, apply, has_whole_blocks, undo};
 pub use hosts::contains;
 pub use node::{Node, NodeDevice};
 pub use plan::{Here, Plan, plan};

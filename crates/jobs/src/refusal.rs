@@ -11,6 +11,8 @@ pub enum Remedy {
     Requeue,
     /// The job itself has to be changed: it is held, or ended where it cannot be held.
     Change,
+    /// The job is no longer on this node: nothing has to be done.
+    Left,
 }
 
 /// A job that does not start.

@@ -191,9 +191,13 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// `/opt/slurm/bin` for a parent `/opt/slurm/sbin/slurmd`.
+/// `/opt/slurm/bin` for a parent `/opt/slurm/sbin/slurmd`. Another user's program may bear that name, and start this one as
+/// root by sudo.
 fn beside_slurmd() -> Option<PathBuf> {
     let parent = std::os::unix::process::parent_id();
+    if divvy_privileged::effective_user(parent).ok() != Some(rustix::process::geteuid().as_raw()) {
+        return None;
+    }
     let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok()?;
     let is_slurmd = program.file_name().is_some_and(|name| name == "slurmd");
     is_slurmd.then(|| {

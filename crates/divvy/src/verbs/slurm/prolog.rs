@@ -29,6 +29,10 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
             controller::drain(&job.node, &refusal.fault);
             Err(refusal.fault)
         }
+        Err(refusal) if refusal.remedy == Remedy::Left => {
+            report::fault(&refusal.fault, false);
+            Ok(0)
+        }
         Err(refusal) => {
             report::fault(&refusal.fault, false);
             controller::send_back(&job, &refusal);

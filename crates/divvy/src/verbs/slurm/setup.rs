@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use divvy_jobs::configuration::{PROGRAMS, Wanted, WantedDevice, check};
-use divvy_jobs::{Edited, Node, NodeDevice, apply, undo};
+use divvy_jobs::{Edited, Node, NodeDevice, apply, has_whole_blocks, undo};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
 
 use super::node;
@@ -369,18 +369,30 @@ fn put(places: &Places, edited: &Edited, node: &Node) -> Result<(), Fault> {
     }
     write(&places.node_file, &node.write()?, 0o644)?;
     // slurm.conf comes last: what it names is there by then.
-    write(&places.gres, &edited.gres, 0o644)?;
-    write(&places.slurm, &edited.slurm, 0o644)
+    rewrite(&places.gres, &edited.gres)?;
+    rewrite(&places.slurm, &edited.slurm)
 }
 
 fn take_away(places: &Places) -> Result<u8, Fault> {
+    for path in [&places.slurm, &places.gres] {
+        if !has_whole_blocks(&text(path, false)?) {
+            return Err(Fault::new(
+                Code::Config,
+                format!(
+                    "the lines of `divvy slurm setup` in {} have lost their begin or their end",
+                    path.display()
+                ),
+            )
+            .hint("put the line `# END divvy slurm setup` behind them again, or remove them by hand"));
+        }
+    }
     for path in [&places.slurm, &places.gres] {
         let before = text(path, false)?;
         let after = undo(&before);
         if after.is_empty() && !before.is_empty() {
             remove(path)?;
         } else if after != before {
-            write(path, &after, 0o644)?;
+            rewrite(path, &after)?;
         }
     }
     for (_, name) in PROGRAMS {
@@ -408,12 +420,25 @@ fn folder(path: &Path) -> Result<(), Fault> {
     })
 }
 
-/// Writes a file in one step: slurmd that reads it meanwhile has the one or the other. Its mode stays where it was there.
+/// Writes one of Slurm's files in one step: slurmd that reads it meanwhile has the one or the other. Its owner and mode stay,
+/// since Slurm's daemons may run as another user, and so does a link to where it lies.
+fn rewrite(path: &Path, text: &str) -> Result<(), Fault> {
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    match fs::metadata(&place) {
+        Ok(meta) => replace(&place, text, meta.mode() & 0o777, Some((meta.uid(), meta.gid()))),
+        Err(_) => replace(&place, text, 0o644, None),
+    }
+}
+
+/// Writes a file of Divvy's in one step. It is root's, and others cannot write it: slurmd runs it, or root believes it.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), Fault> {
+    replace(path, text, mode, None)
+}
+
+fn replace(path: &Path, text: &str, mode: u32, owner: Option<(u32, u32)>) -> Result<(), Fault> {
     let failed = |error: std::io::Error| {
         Fault::new(Code::Config, format!("cannot write `{}`", path.display())).because(&error)
     };
-    let mode = fs::metadata(path).map_or(mode, |meta| meta.mode() & 0o7777);
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".divvy-new");
     let new = path.with_file_name(name);
@@ -421,11 +446,71 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), Fault> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(mode)
+        .mode(0o600)
         .open(&new)
         .map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
+    if let Some((uid, gid)) = owner {
+        std::os::unix::fs::fchown(&file, Some(uid), Some(gid)).map_err(failed)?;
+    }
+    // Of what is open: in a folder of Slurm's user another file may have the name by now.
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
+        .map_err(failed)?;
     file.sync_all().map_err(failed)?;
-    fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(mode)).map_err(failed)?;
     fs::rename(&new, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(folder: &Path) -> Places {
+        Places {
+            slurm: folder.join("slurm.conf"),
+            gres: folder.join("gres.conf"),
+            programs: folder.join("divvy"),
+            node_file: folder.join("node.toml"),
+            node_files: folder.join("node.toml"),
+        }
+    }
+
+    #[test]
+    fn slurms_files_keep_their_owner_their_mode_and_their_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (shared, conf) = (
+            folder.path().join("shared.conf"),
+            folder.path().join("slurm.conf"),
+        );
+        fs::write(&shared, "A=1\n").expect("a file");
+        fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("a mode");
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            std::os::unix::fs::chown(&shared, Some(64_030), Some(64_030)).expect("given away");
+        }
+        std::os::unix::fs::symlink(&shared, &conf).expect("a link");
+        rewrite(&conf, "A=2\n").expect("written");
+        assert!(fs::symlink_metadata(&conf).expect("there").is_symlink());
+        let facts = fs::metadata(&shared).expect("there");
+        assert_eq!(fs::read_to_string(&shared).expect("read"), "A=2\n");
+        assert_eq!(facts.mode() & 0o7777, 0o640);
+        assert!(!is_root || (facts.uid(), facts.gid()) == (64_030, 64_030));
+        // What root runs or believes is root's, whatever was there.
+        let program = folder.path().join("prolog");
+        fs::write(&program, "").expect("a file");
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
+        write(&program, "#!/bin/sh\n", 0o755).expect("written");
+        assert_eq!(fs::metadata(&program).expect("there").mode() & 0o7777, 0o755);
+    }
+
+    #[test]
+    fn a_block_without_its_end_takes_nothing_away() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let places = places(folder.path());
+        let cut =
+            "A=1\n# BEGIN divvy slurm setup: --undo takes this away\nB=2\nPartitionName=all Nodes=ALL\n";
+        fs::write(&places.slurm, cut).expect("a file");
+        let fault = take_away(&places).expect_err("cut");
+        assert!(fault.message.contains("their end"), "{fault:?}");
+        assert_eq!(fs::read_to_string(&places.slurm).expect("there"), cut);
+    }
 }
