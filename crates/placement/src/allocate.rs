@@ -2,9 +2,9 @@
 //! order, the first that fits, and back where a later request finds none. Which rules were seen on a cluster stands in
 //! docs/kubernetes.md, under "What if".
 
+use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::cel::Expression;
 use crate::cluster::{Ask, Attribute, Capacity, Constraint, Count, Device, Node, Spec};
 
 /// How many devices are looked at for one pod on one node. The stock allocator has a time limit in place of it.
@@ -45,8 +45,10 @@ pub struct Use {
 pub struct Pick {
     /// Which claim of the pod.
     pub claim: usize,
-    /// The request; with `firstAvailable`, `request/subrequest`.
-    pub request: String,
+    /// Which request of the claim.
+    pub request: usize,
+    /// Which of its alternatives.
+    pub alternative: usize,
     /// The device's place in the node.
     pub device: usize,
     /// What is consumed of it, in the order of its capacities; empty for one that is not shared.
@@ -113,8 +115,8 @@ impl Taken {
 pub struct Look<'a> {
     /// The node.
     pub node: &'a Node,
-    /// Whether a device is selected by an expression: places in the node and in the cluster's list of selectors.
-    pub selects: &'a dyn Fn(usize, u32) -> bool,
+    /// For each device of the node, whether an expression selects it, by its place in the cluster's list of selectors.
+    pub selects: &'a dyn Fn(u32) -> Rc<[bool]>,
     /// Devices in the order to try.
     pub order: Order,
 }
@@ -136,6 +138,9 @@ pub fn allocate(look: &Look<'_>, taken: &mut Taken, specs: &[Arc<Spec>]) -> Opti
     found.then_some(picks)
 }
 
+/// Where a search is: claim, request and alternative.
+type At = (usize, usize, usize);
+
 struct Search<'a> {
     look: &'a Look<'a>,
     taken: &'a mut Taken,
@@ -152,15 +157,16 @@ impl Search<'_> {
         let Some(asked) = spec.requests.get(request) else {
             return self.request(claim + 1, 0);
         };
-        asked.alternatives.iter().any(|ask| match ask.count {
-            Count::Exactly(count) => self.devices(claim, request, ask, count),
+        let mut alternatives = asked.alternatives.iter().enumerate();
+        alternatives.any(|(alternative, ask)| match ask.count {
+            Count::Exactly(count) => self.devices((claim, request, alternative), ask, count),
             Count::All => {
-                let all: Vec<usize> = (0..self.look.node.devices.len())
-                    .filter(|device| self.matches(ask, *device))
-                    .collect();
+                let all = self.matching(ask);
                 let before = self.picks.len();
                 let fits = !all.is_empty()
-                    && all.iter().all(|device| self.take(claim, request, ask, *device))
+                    && all
+                        .iter()
+                        .all(|device| self.take((claim, request, alternative), ask, *device))
                     && self.request(claim, request + 1);
                 if !fits {
                     self.back_to(before);
@@ -170,18 +176,18 @@ impl Search<'_> {
         })
     }
 
-    fn devices(&mut self, claim: usize, request: usize, ask: &Ask, missing: u32) -> bool {
+    fn devices(&mut self, at: At, ask: &Ask, missing: u32) -> bool {
         if missing == 0 {
-            return self.request(claim, request + 1);
+            return self.request(at.0, at.1 + 1);
         }
-        for device in self.ordered() {
+        for device in self.ordered(ask) {
             self.looks += 1;
             if self.looks > MOST_LOOKS {
                 return false;
             }
             let before = self.picks.len();
-            if self.matches(ask, device) && self.take(claim, request, ask, device) {
-                if self.devices(claim, request, ask, missing - 1) {
+            if self.take(at, ask, device) {
+                if self.devices(at, ask, missing - 1) {
                     return true;
                 }
                 self.back_to(before);
@@ -190,8 +196,8 @@ impl Search<'_> {
         false
     }
 
-    fn ordered(&self) -> Vec<usize> {
-        let mut devices: Vec<usize> = (0..self.look.node.devices.len()).collect();
+    /// Devices that match, in the order to try.
+    fn ordered(&self, ask: &Ask) -> Vec<usize> {
         let share = |device: &usize| {
             let used = &self.taken.devices[*device];
             let capacities = &self.look.node.devices[*device].capacities;
@@ -199,6 +205,7 @@ impl Search<'_> {
             let most = shares.map(|(capacity, used)| used.saturating_mul(1000) / capacity.value.max(1));
             most.max().unwrap_or(0)
         };
+        let mut devices = self.matching(ask);
         match self.look.order {
             Order::Published => {}
             Order::Fullest => devices.sort_by_key(|device| std::cmp::Reverse(share(device))),
@@ -207,50 +214,45 @@ impl Search<'_> {
         devices
     }
 
-    fn matches(&self, ask: &Ask, device: usize) -> bool {
-        let taints = &self.look.node.devices[device].taints;
-        let tolerated = taints
-            .iter()
-            .filter(|taint| taint.repels())
-            .all(|taint| ask.tolerations.iter().any(|one| one.covers(taint)));
-        tolerated && ask.selectors.iter().all(|one| (self.look.selects)(device, *one))
+    fn matching(&self, ask: &Ask) -> Vec<usize> {
+        let tolerated = |device: &usize| {
+            let taints = &self.look.node.devices[*device].taints;
+            taints
+                .iter()
+                .filter(|taint| taint.repels())
+                .all(|taint| ask.tolerations.iter().any(|one| one.covers(taint)))
+        };
+        let all = 0..self.look.node.devices.len();
+        let mut devices: Vec<usize> = all.filter(tolerated).collect();
+        for selector in &ask.selectors {
+            let flags = (self.look.selects)(*selector);
+            devices.retain(|device| flags[*device]);
+        }
+        devices
     }
 
     /// Takes a device for a request, unless there is not enough or a constraint forbids it.
-    fn take(&mut self, claim: usize, request: usize, ask: &Ask, place: usize) -> bool {
-        let asked = &self.specs[claim].requests[request];
-        let name = match ask.name.is_empty() {
-            true => asked.name.clone(),
-            false => format!("{}/{}", asked.name, ask.name),
-        };
+    fn take(&mut self, at: At, ask: &Ask, place: usize) -> bool {
+        let (claim, request, alternative) = at;
         // One request never has a device twice.
-        let mut own = self
-            .picks
-            .iter()
-            .filter(|pick| pick.claim == claim && pick.request == name);
-        if own.any(|pick| pick.device == place) {
+        let own = |pick: &Pick| (pick.claim, pick.request, pick.device) == (claim, request, place);
+        if self.picks.iter().any(own) {
             return false;
         }
         let Some(consumed) = self.consumed(ask, place) else {
             return false;
         };
+        let spec = &self.specs[claim];
         let forbidden = |constraint: &Constraint| {
-            let is_meant = |request: &str| {
-                let base = request.split('/').next().unwrap_or(request);
-                constraint.requests.is_empty()
-                    || constraint
-                        .requests
-                        .iter()
-                        .any(|one| one == request || one == base)
-            };
-            is_meant(&name) && !self.constrained(constraint, claim, place, &is_meant)
+            is_meant(constraint, spec, request, alternative) && !self.constrained(constraint, claim, place)
         };
-        if self.specs[claim].constraints.iter().any(forbidden) {
+        if spec.constraints.iter().any(forbidden) {
             return false;
         }
         let pick = Pick {
             claim,
-            request: name,
+            request,
+            alternative,
             device: place,
             consumed,
             admin: ask.admin,
@@ -277,28 +279,24 @@ impl Search<'_> {
                 .find(|(asked, _)| device.is_meant(capacity, asked));
             found.map(|(_, number)| *number)
         };
-        // What is asked of a capacity that the device has not.
-        let has = |name: &str| device.capacities.iter().any(|one| device.is_meant(one, name));
-        if !ask.capacity.iter().all(|(name, _)| has(name)) {
-            return None;
-        }
         if !device.shared {
             let fits = device
                 .capacities
                 .iter()
                 .all(|one| asked(one).is_none_or(|asked| asked <= one.value));
-            return fits.then(Vec::new);
+            return (fits && has_all(device, ask)).then(Vec::new);
         }
-        let consumed = device
-            .capacities
-            .iter()
-            .zip(&used.consumed)
-            .map(|(capacity, used)| {
-                let consumes = capacity.consumes(asked(capacity))?;
-                let room = capacity.value.checked_sub(*used)?;
-                (consumes <= room).then_some(consumes)
-            });
-        consumed.collect()
+        let consumes = |(capacity, used): (&Capacity, &u64)| {
+            let consumes = capacity.consumes(asked(capacity))?;
+            let room = capacity.value.checked_sub(*used)?;
+            (consumes <= room).then_some(consumes)
+        };
+        // Most devices have no room: a list is made for those that have.
+        let capacities = device.capacities.iter().zip(&used.consumed);
+        if !capacities.clone().all(|one| consumes(one).is_some()) || !has_all(device, ask) {
+            return None;
+        }
+        capacities.map(consumes).collect()
     }
 
     fn counters_allow(&self, device: &Device) -> bool {
@@ -310,21 +308,16 @@ impl Search<'_> {
         })
     }
 
-    fn constrained(
-        &self,
-        constraint: &Constraint,
-        claim: usize,
-        place: usize,
-        is_meant: &dyn Fn(&str) -> bool,
-    ) -> bool {
+    fn constrained(&self, constraint: &Constraint, claim: usize, place: usize) -> bool {
         let of = |device: usize| -> Option<&Attribute> {
             self.look.node.devices[device].attribute(&constraint.attribute)
         };
         let Some(own) = of(place) else { return false };
+        let spec = &self.specs[claim];
         let mut others = self
             .picks
             .iter()
-            .filter(|pick| pick.claim == claim && is_meant(&pick.request));
+            .filter(|pick| pick.claim == claim && is_meant(constraint, spec, pick.request, pick.alternative));
         others.all(|pick| (of(pick.device) == Some(own)) != constraint.distinct)
     }
 
@@ -337,8 +330,19 @@ impl Search<'_> {
     }
 }
 
-/// Whether the expression selects the device; one that cannot be said of it does not.
-#[must_use]
-pub fn selected(expression: &Expression, device: &Device) -> bool {
-    expression.selects(device).unwrap_or(false)
+/// Whether the device has each capacity that is asked for.
+fn has_all(device: &Device, ask: &Ask) -> bool {
+    let has = |name: &str| device.capacities.iter().any(|one| device.is_meant(one, name));
+    ask.capacity.iter().all(|(name, _)| has(name))
+}
+
+/// Whether a constraint is about a request. It names `request`, or with `firstAvailable` also `request/subrequest`.
+fn is_meant(constraint: &Constraint, spec: &Spec, request: usize, alternative: usize) -> bool {
+    let request = &spec.requests[request];
+    let sub = &request.alternatives[alternative].name;
+    let is_one = |named: &String| {
+        let rest = named.strip_prefix(request.name.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || !sub.is_empty() && rest.strip_prefix('/') == Some(sub))
+    };
+    constraint.requests.is_empty() || constraint.requests.iter().any(is_one)
 }

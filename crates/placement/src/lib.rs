@@ -2,6 +2,7 @@
 //!
 //! - [`cluster`]: nodes with devices, claims and pods; [`read`] makes it of what `kubectl get -o json` prints.
 //! - [`allocate`]: devices of one node for one pod's claims, by the stock allocator's rules; [`cel`] judges selectors.
+//! - [`selections`]: which devices selectors select, looked at once.
 //! - [`schedule`]: pods one after the other, as the stock scheduler takes them.
 //! - [`plan`]: what came of it, how the rest is fragmented, and what would place more.
 //! - [`fallback`]: clusters without DRA: what the scheduler extender counts and decides.
@@ -17,3 +18,4 @@ pub mod plan;
 pub mod quantity;
 pub mod read;
 pub mod schedule;
+pub mod selections;

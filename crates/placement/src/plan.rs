@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::allocate::Order;
 use crate::cluster::{Cluster, Device};
 use crate::schedule::{Outcome, Terms, Why, is_whole, schedule};
+use crate::selections::Selections;
 
 /// What to plan.
 #[derive(Clone, Copy, Debug)]
@@ -107,10 +108,11 @@ pub fn plan(cluster: &Cluster, options: Options) -> Plan {
         seed: options.seed,
         ..Terms::default()
     };
-    let outcome = schedule(cluster, &queue, &base);
+    let selections = Selections::of(cluster);
+    let outcome = schedule(&selections, &queue, &base);
     let short = outcome.pending.iter().any(|pending| pending.why == Why::Devices);
     let alternatives = match short && options.try_others {
-        true => alternatives(cluster, &queue, &base, outcome.placed.len()),
+        true => alternatives(&selections, &queue, &base, outcome.placed.len()),
         false => Vec::new(),
     };
     let mut remarks = cluster.remarks.clone();
@@ -262,7 +264,13 @@ fn size(cluster: &Cluster, pod: usize) -> (bool, u64) {
     )
 }
 
-fn alternatives(cluster: &Cluster, queue: &[usize], base: &Terms, placed: usize) -> Vec<Alternative> {
+fn alternatives(
+    selections: &Selections<'_>,
+    queue: &[usize],
+    base: &Terms,
+    placed: usize,
+) -> Vec<Alternative> {
+    let cluster = selections.cluster();
     let mut sorted = queue.to_vec();
     sorted.sort_by_cached_key(|pod| std::cmp::Reverse(size(cluster, *pod)));
     let smallest: Vec<usize> = sorted.iter().rev().copied().collect();
@@ -272,7 +280,7 @@ fn alternatives(cluster: &Cluster, queue: &[usize], base: &Terms, placed: usize)
     };
     let mut found = Vec::new();
     let mut attempt = |name: &str, how: String, queue: &[usize], terms: &Terms| {
-        let count = schedule(cluster, queue, terms).placed.len();
+        let count = schedule(selections, queue, terms).placed.len();
         found.push(Alternative {
             name: name.to_owned(),
             how,

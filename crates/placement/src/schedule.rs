@@ -4,23 +4,22 @@
 //! From kube-scheduler 1.36: how many nodes are looked at (`numFeasibleNodesToFind`), where the next look begins
 //! (`nextStartNodeIndex`), the scores LeastAllocated and BalancedAllocation. Equal scores are decided by chance there; here by a seed.
 
-use std::cell::RefCell;
+mod asked;
+mod kinds;
+mod nodes;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::allocate::{Look, Order, Pick, Taken, allocate, selected};
-use crate::cluster::{Claim, Cluster, Node, Pod, Spec, Taint, Toleration};
+use crate::allocate::{Pick, Taken};
+use crate::cluster::Cluster;
+use crate::selections::Selections;
 
-/// What is different from the stock scheduler in a what-if.
-#[derive(Clone, Debug, Default)]
-pub struct Terms {
-    /// The order of a node's devices.
-    pub order: Order,
-    /// Nodes at the front of the list that take claims of whole devices only; the others take the rest only.
-    pub kept_for_whole: usize,
-    /// Decides between equal nodes.
-    pub seed: u64,
-}
+use asked::Asked;
+pub use asked::is_whole;
+use kinds::{Fit, Kinds};
+use nodes::Nodes;
+pub use nodes::Terms;
 
 /// Where a pod went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub struct Pending {
 /// Why a pod has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Why {
-    /// No node has its devices free.
+    /// No node that would take it has its devices free.
     Devices,
     /// No node that it may go to has the processors, the memory or the pods left.
     Node,
@@ -66,63 +65,19 @@ pub struct Outcome {
     pub remarks: Vec<String>,
 }
 
-/// Taken of a node beside devices.
-#[derive(Clone, Copy, Default)]
-struct Load {
-    cpu: u64,
-    memory: u64,
-    pods: u64,
-    /// As the scores count: pods that ask for nothing count a little.
-    scored_cpu: u64,
-    scored_memory: u64,
-}
-
-/// What the scores count for a pod that asks for nothing: thousandths of processors, and bytes.
-const DEFAULT_CPU: u64 = 100;
-const DEFAULT_MEMORY: u64 = 200 << 20;
-
 /// Places all pods in this order.
 #[must_use]
-pub fn schedule(cluster: &Cluster, queue: &[usize], terms: &Terms) -> Outcome {
-    let mut run = Run::new(cluster, terms);
-    run.before();
-    for pod in queue {
-        run.place(*pod);
-    }
-    Outcome {
-        placed: run.placed,
-        pending: run.pending,
-        taken: run.taken,
-        remarks: run.remarks,
-    }
+pub fn schedule(selections: &Selections<'_>, queue: &[usize], terms: &Terms) -> Outcome {
+    Run::new(selections, terms).all(queue)
 }
-
-/// Which nodes may still fit pods of one kind. Nothing is ever given back in a plan, so one that does not fit never will.
-struct Kind {
-    alive: Vec<u32>,
-}
-
-/// What tells pods of one kind: what they ask for.
-#[derive(PartialEq, Eq, Hash)]
-struct Shape<'a> {
-    specs: Vec<Arc<Spec>>,
-    cpu: u64,
-    memory: u64,
-    labels: Vec<(&'a str, &'a str)>,
-    tolerations: &'a [Toleration],
-}
-
-/// More kinds are looked at without memory of where they did not fit.
-const MOST_KINDS: usize = 256;
 
 struct Run<'a> {
     cluster: &'a Cluster,
-    terms: &'a Terms,
-    taken: Vec<Taken>,
-    loads: Vec<Load>,
-    selects: Vec<RefCell<HashMap<u32, Box<[bool]>>>>,
-    kinds: HashMap<Shape<'a>, usize>,
-    alive: Vec<Kind>,
+    nodes: Nodes<'a>,
+    kinds: Kinds<'a>,
+    /// How many nodes that fit are looked for.
+    wanted: usize,
+    /// Where the next look begins.
     start: usize,
     random: u64,
     placed: Vec<Placed>,
@@ -131,21 +86,33 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(cluster: &'a Cluster, terms: &'a Terms) -> Self {
-        let nodes = cluster.nodes.len();
-        Self {
+    fn new(selections: &'a Selections<'a>, terms: &'a Terms) -> Self {
+        let cluster = selections.cluster();
+        let mut run = Self {
             cluster,
-            terms,
-            taken: cluster.nodes.iter().map(Taken::none).collect(),
-            loads: vec![Load::default(); nodes],
-            selects: (0..nodes).map(|_| RefCell::default()).collect(),
-            kinds: HashMap::new(),
-            alive: Vec::new(),
+            nodes: Nodes::new(selections, terms),
+            kinds: Kinds::new(cluster.nodes.len()),
+            wanted: nodes_to_find(cluster.nodes.len()),
             start: 0,
             random: terms.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             placed: Vec::new(),
             pending: Vec::new(),
             remarks: Vec::new(),
+        };
+        run.before();
+        run
+    }
+
+    fn all(mut self, queue: &[usize]) -> Outcome {
+        let mut fits = Vec::new();
+        for pod in queue {
+            self.place(*pod, &mut fits);
+        }
+        Outcome {
+            placed: self.placed,
+            pending: self.pending,
+            taken: self.nodes.into_taken(),
+            remarks: self.remarks,
         }
     }
 
@@ -178,12 +145,13 @@ impl<'a> Run<'a> {
                 };
                 let pick = Pick {
                     claim: 0,
-                    request: String::new(),
+                    request: 0,
+                    alternative: 0,
                     device,
                     consumed,
                     admin: held.admin,
                 };
-                self.taken[node].take(&self.cluster.nodes[node], &pick);
+                self.nodes.take(node, &pick);
             }
         }
         if unknown > 0 {
@@ -193,28 +161,12 @@ impl<'a> Run<'a> {
         }
         for pod in &self.cluster.pods {
             if let Some(node) = pod.node.as_deref().and_then(|node| nodes.get(node)) {
-                self.load(*node, pod);
+                self.nodes.load(*node, pod);
             }
         }
     }
 
-    fn load(&mut self, node: usize, pod: &Pod) {
-        let load = &mut self.loads[node];
-        load.cpu = load.cpu.saturating_add(pod.cpu);
-        load.memory = load.memory.saturating_add(pod.memory);
-        load.pods += 1;
-        load.scored_cpu = load
-            .scored_cpu
-            .saturating_add(if pod.cpu == 0 { DEFAULT_CPU } else { pod.cpu });
-        let memory = if pod.memory == 0 {
-            DEFAULT_MEMORY
-        } else {
-            pod.memory
-        };
-        load.scored_memory = load.scored_memory.saturating_add(memory);
-    }
-
-    fn place(&mut self, index: usize) {
+    fn place(&mut self, index: usize, fits: &mut Vec<Fit>) {
         let pod = &self.cluster.pods[index];
         if pod.pinned {
             self.pending.push(Pending {
@@ -226,41 +178,32 @@ impl<'a> Run<'a> {
         if pod.node.is_some() {
             return;
         }
-        let claims = pod
-            .claims
-            .iter()
-            .map(|claim| &self.cluster.claims[*claim as usize]);
-        let claims: Vec<&Claim> = claims.collect();
-        let specs: Vec<Arc<Spec>> = claims
-            .iter()
-            .filter(|claim| claim.held.is_none())
-            .map(|claim| claim.spec.clone())
-            .collect();
-        // A claim that has devices binds its pod to their node.
-        let pools: Vec<&str> = claims
-            .iter()
-            .flat_map(|claim| claim.held.iter().flatten().map(|held| held.pool.as_str()))
-            .collect();
-        let kind = pools.is_empty().then(|| self.kind(pod, &specs)).flatten();
-        let (fits, reached, dead, devices_short) = self.look(pod, &specs, &pools, kind);
-        if let Some(kind) = kind
-            && !dead.is_empty()
-        {
-            self.alive[kind]
-                .alive
-                .retain(|node| dead.binary_search(node).is_err());
+        let asked = Asked::of(self.cluster, pod);
+        fits.clear();
+        let (start, wanted) = (self.start, self.wanted);
+        let (last, short) = match self.kinds.of(&asked) {
+            Some(kind) => {
+                let last = kind.look(&mut self.nodes, &asked, start, wanted, fits);
+                // Where no node fits, one that takes the pod has too few devices.
+                (last, fits.is_empty() && kind.is_admitted(&self.nodes, &asked))
+            }
+            None => look(&mut self.nodes, &asked, start, wanted, fits),
+        };
+        // A look that found fewer has seen all nodes: the next begins at the same one.
+        if let Some(last) = last {
+            self.start = (last + 1) % self.nodes.count();
         }
-        let total = self.cluster.nodes.len().max(1);
-        self.start = reached % total;
-        let Some((node, picks)) = self.best(pod, fits) else {
-            let why = if devices_short { Why::Devices } else { Why::Node };
+        let chosen = self.best(fits);
+        let Some((node, picks)) = chosen.and_then(|node| Some((node, self.nodes.devices(node, &asked)?)))
+        else {
+            let why = if short { Why::Devices } else { Why::Node };
             self.pending.push(Pending { pod: index, why });
             return;
         };
         for pick in &picks {
-            self.taken[node].take(&self.cluster.nodes[node], pick);
+            self.nodes.take(node, pick);
         }
-        self.load(node, pod);
+        self.nodes.load(node, pod);
         self.placed.push(Placed {
             pod: index,
             node,
@@ -268,151 +211,13 @@ impl<'a> Run<'a> {
         });
     }
 
-    fn kind(&mut self, pod: &'a Pod, specs: &[Arc<Spec>]) -> Option<usize> {
-        let shape = Shape {
-            specs: specs.to_vec(),
-            cpu: pod.cpu,
-            memory: pod.memory,
-            labels: pod.labels.iter().map(|(key, value)| (&**key, &**value)).collect(),
-            tolerations: &pod.tolerations,
-        };
-        if let Some(kind) = self.kinds.get(&shape) {
-            return Some(*kind);
-        }
-        if self.alive.len() >= MOST_KINDS {
-            return None;
-        }
-        let all = u32::try_from(self.cluster.nodes.len()).ok()?;
-        self.alive.push(Kind {
-            alive: (0..all).collect(),
-        });
-        self.kinds.insert(shape, self.alive.len() - 1);
-        Some(self.alive.len() - 1)
-    }
-
-    /// The nodes that fit, among as many as the stock scheduler looks for; where the look ended; nodes that do not fit; whether
-    /// devices were what some node was short of.
-    #[expect(clippy::type_complexity, reason = "what one look finds, taken apart at once")]
-    fn look(
-        &mut self,
-        pod: &Pod,
-        specs: &[Arc<Spec>],
-        pools: &[&str],
-        kind: Option<usize>,
-    ) -> (Vec<(usize, Vec<Pick>)>, usize, Vec<u32>, bool) {
-        let total = self.cluster.nodes.len();
-        let wanted = nodes_to_find(total);
-        let candidates: Vec<u32> = match kind {
-            Some(kind) => std::mem::take(&mut self.alive[kind].alive),
-            None => (0..u32::try_from(total).unwrap_or(u32::MAX)).collect(),
-        };
-        let first = candidates.partition_point(|node| (*node as usize) < self.start);
-        let (before, after) = candidates.split_at(first);
-        let mut fits = Vec::new();
-        let mut dead = Vec::new();
-        let mut reached = self.start;
-        let mut short = false;
-        for node in after.iter().chain(before) {
-            let place = *node as usize;
-            reached = place + 1;
-            if !self.admits(place, pod, specs, pools) {
-                dead.push(*node);
-                continue;
-            }
-            match self.devices(place, specs) {
-                Some(picks) => fits.push((place, picks)),
-                None => {
-                    short = true;
-                    dead.push(*node);
-                }
-            }
-            if fits.len() >= wanted {
-                break;
-            }
-        }
-        // Nodes that fell out earlier fell out for their devices, as far as is known.
-        short |= candidates.len() < total;
-        if let Some(kind) = kind {
-            self.alive[kind].alive = candidates;
-        }
-        dead.sort_unstable();
-        (fits, reached, dead, short)
-    }
-
-    fn devices(&mut self, place: usize, specs: &[Arc<Spec>]) -> Option<Vec<Pick>> {
-        let node = &self.cluster.nodes[place];
-        let known = &self.selects[place];
-        let selects = |device: usize, selector: u32| {
-            let mut known = known.borrow_mut();
-            let flags = known.entry(selector).or_insert_with(|| {
-                let expression = &self.cluster.selectors[selector as usize];
-                node.devices
-                    .iter()
-                    .map(|device| selected(expression, device))
-                    .collect()
-            });
-            flags[device]
-        };
-        let look = Look {
-            node,
-            selects: &selects,
-            order: self.terms.order,
-        };
-        allocate(&look, &mut self.taken[place], specs)
-    }
-
-    fn admits(&self, place: usize, pod: &Pod, specs: &[Arc<Spec>], pools: &[&str]) -> bool {
-        let node = &self.cluster.nodes[place];
-        let load = &self.loads[place];
-        let room = |has: u64, used: u64, asked: u64| has == 0 || used.saturating_add(asked) <= has;
-        let tolerated =
-            |taint: &Taint| !taint.repels() || pod.tolerations.iter().any(|one| one.covers(taint));
-        let mut labels = pod.labels.iter();
-        let kept = place < self.terms.kept_for_whole;
-        !node.unschedulable
-            && (self.terms.kept_for_whole == 0 || specs.is_empty() || kept == self.is_whole(specs))
-            && room(node.cpu, load.cpu, pod.cpu)
-            && room(node.memory, load.memory, pod.memory)
-            && room(node.pods, load.pods, 1)
-            && node.taints.iter().all(tolerated)
-            && labels.all(|(key, value)| node.labels.get(key) == Some(value))
-            && pools
-                .iter()
-                .all(|pool| node.devices.iter().any(|device| *device.pool == **pool))
-    }
-
-    /// Whether the claims are of whole devices: no request names a capacity.
-    fn is_whole(&self, specs: &[Arc<Spec>]) -> bool {
-        specs.iter().all(|spec| is_whole(spec, self.cluster))
-    }
-
-    fn best(&mut self, pod: &Pod, fits: Vec<(usize, Vec<Pick>)>) -> Option<(usize, Vec<Pick>)> {
-        let scores: Vec<u64> = fits.iter().map(|(node, _)| self.score(*node, pod)).collect();
-        let most = *scores.iter().max()?;
-        let equal = scores.iter().filter(|score| **score == most).count();
+    /// One of the nodes with the best score.
+    fn best(&mut self, fits: &[Fit]) -> Option<usize> {
+        let most = fits.iter().map(|(_, score)| *score).max()?;
+        let mut best = fits.iter().filter(|(_, score)| *score == most);
+        let equal = best.clone().count();
         let chosen = usize::try_from(self.next() % equal as u64).unwrap_or(0);
-        let mut best = fits.into_iter().zip(scores).filter(|(_, score)| *score == most);
-        best.nth(chosen).map(|(found, _)| found)
-    }
-
-    /// LeastAllocated and BalancedAllocation, each up to 100.
-    fn score(&self, place: usize, pod: &Pod) -> u64 {
-        let (node, load): (&Node, &Load) = (&self.cluster.nodes[place], &self.loads[place]);
-        if node.cpu == 0 || node.memory == 0 {
-            return 0;
-        }
-        let cpu = load.scored_cpu + if pod.cpu == 0 { DEFAULT_CPU } else { pod.cpu };
-        let memory = load.scored_memory
-            + if pod.memory == 0 {
-                DEFAULT_MEMORY
-            } else {
-                pod.memory
-            };
-        let free = |has: u64, used: u64| has.saturating_sub(used).saturating_mul(100) / has;
-        let least = u64::midpoint(free(node.cpu, cpu), free(node.memory, memory));
-        let share = |has: u64, used: u64| (used as f64 / has as f64).min(1.0);
-        let apart = (share(node.cpu, cpu) - share(node.memory, memory)).abs() / 2.0;
-        least + ((1.0 - apart) * 100.0) as u64
+        best.nth(chosen).map(|(node, _)| *node)
     }
 
     /// Xorshift: decides between equal nodes.
@@ -424,15 +229,30 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether a claim is for whole devices: whatever it may have is not shared.
-#[must_use]
-pub fn is_whole(spec: &Spec, cluster: &Cluster) -> bool {
-    let shares = |selector: &u32| {
-        let text = cluster.selectors[*selector as usize].text();
-        text.contains("allowMultipleAllocations == true") || text.contains("gpu-shared")
-    };
-    let mut asks = spec.requests.iter().flat_map(|request| &request.alternatives);
-    asks.all(|ask| ask.capacity.is_empty() && !ask.selectors.iter().any(shares))
+/// A look without memory: nodes that fit, from `start` on and around, until there are `wanted`; where the last of so many is; and
+/// whether devices were what a node was short of.
+fn look(
+    nodes: &mut Nodes<'_>,
+    asked: &Asked<'_>,
+    start: usize,
+    wanted: usize,
+    fits: &mut Vec<Fit>,
+) -> (Option<usize>, bool) {
+    let mut short = false;
+    for at in (start..nodes.count()).chain(0..start) {
+        if !nodes.admits(at, asked) {
+            continue;
+        }
+        if nodes.devices(at, asked).is_none() {
+            short = true;
+            continue;
+        }
+        fits.push((at, nodes.score(at, asked.pod)));
+        if fits.len() >= wanted {
+            return (Some(at), short);
+        }
+    }
+    (None, short)
 }
 
 /// How many nodes that fit the stock scheduler looks for.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::cluster::{Binding, Failed, Pods};
 use super::objects::{devices, grants};
-use super::wire::{Arguments, Bind, Bound, Filtered, Nodes, Score};
+use super::wire::{Arguments, Bind, Bound, Filtered, Name, Nodes, Score};
 use crate::cluster::Refusal;
 use crate::grants::{Believed, Granted, Signer};
 use crate::https::Answer;
@@ -142,7 +142,7 @@ impl Extender {
         Ok(found.map(|found| found.ask))
     }
 
-    fn filter(&self, arguments: Arguments) -> Filtered {
+    fn filter<'a>(&self, arguments: Arguments<'a>) -> Filtered<'a> {
         let mut answer = Filtered::default();
         let ask = match self.ask(&arguments.pod) {
             Ok(ask) => ask,
@@ -151,42 +151,51 @@ impl Extender {
                 return answer;
             }
         };
-        let mut fits = |name: &str| -> bool {
-            let Some(ask) = &ask else { return true };
-            let refused = self.look(|ledger| ledger.filter(name, ask).err());
-            if let Some(refused) = &refused {
-                answer.failed_nodes.insert(name.to_owned(), refused.to_string());
+        // One look at the ledger for all nodes: none changes while a pod is filtered.
+        self.look(|ledger| {
+            let refused = |name: &str| ask.as_ref().and_then(|ask| ledger.fits(name, ask).err());
+            let failed = &mut answer.failed_nodes;
+            if let Some(names) = arguments.node_names {
+                let mut fit = Vec::with_capacity(names.len());
+                for name in names {
+                    match refused(&name.0) {
+                        None => fit.push(name),
+                        Some(refused) => drop(failed.insert(name, refused.to_string())),
+                    }
+                }
+                answer.node_names = Some(fit);
+            } else {
+                let mut items = arguments.nodes.unwrap_or_default().items;
+                items.retain(|node| match refused(name_of(node)) {
+                    None => true,
+                    Some(refused) => {
+                        failed.insert(Name(name_of(node).to_owned().into()), refused.to_string());
+                        false
+                    }
+                });
+                answer.nodes = Some(Nodes { items });
             }
-            refused.is_none()
-        };
-        if let Some(mut names) = arguments.node_names {
-            names.retain(|name| fits(name));
-            answer.node_names = Some(names);
-        } else {
-            let mut items = arguments.nodes.unwrap_or_default().items;
-            items.retain(|node| fits(name_of(node)));
-            answer.nodes = Some(Nodes { items });
-        }
+        });
         answer
     }
 
-    fn prioritize(&self, arguments: &Arguments) -> Result<Vec<Score>, String> {
+    fn prioritize<'a>(&self, arguments: &'a Arguments<'_>) -> Result<Vec<Score<'a>>, String> {
         let ask = self.ask(&arguments.pod)?;
-        let named = arguments.node_names.iter().flatten().map(String::as_str);
+        let named = arguments.node_names.iter().flatten().map(|name| &*name.0);
         let nodes = arguments
             .nodes
             .iter()
             .flat_map(|nodes| nodes.items.iter().map(name_of));
-        let score = |host: &str| {
-            let of_hundred = ask
-                .as_ref()
-                .map_or(0, |ask| self.look(|ledger| ledger.score(host, ask)));
-            Score {
-                host: host.to_owned(),
-                score: of_hundred.clamp(0, 100) * BEST / 100,
-            }
-        };
-        Ok(named.chain(nodes).map(score).collect())
+        self.look(|ledger| {
+            let score = |host: &'a str| {
+                let of_hundred = ask.as_ref().map_or(0, |ask| ledger.score(host, ask));
+                Score {
+                    host,
+                    score: of_hundred.clamp(0, 100) * BEST / 100,
+                }
+            };
+            Ok(named.chain(nodes).map(score).collect())
+        })
     }
 
     /// Binds a pod.

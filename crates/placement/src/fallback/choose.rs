@@ -1,17 +1,56 @@
 //! Which devices of one node a pod gets: pure.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::ask::{Ask, PodAsk, Prefer};
 use super::ledger::{Gpu, Grant, Used};
 
+/// A device for a container: places in the pod's list of containers and in the node's of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    ask: usize,
+    gpu: usize,
+}
+
 /// The devices of a node for a pod; none where they do not fit.
 #[must_use]
 pub fn choose(gpus: &[Gpu], used: &[Used], pod: &PodAsk) -> Option<Vec<Grant>> {
-    let mut used = used.to_vec();
-    let mut grants = Vec::new();
-    for ask in &pod.containers {
+    let picks = pick(gpus, used, pod)?;
+    let grant = |pick: Pick| {
+        let (gpu, ask) = (&gpus[pick.gpu], &pod.containers[pick.ask]);
+        let (memory_mib, cores) = taken(gpu, ask);
+        Grant {
+            container: ask.container.clone(),
+            uuid: gpu.uuid.clone(),
+            memory_mib,
+            cores,
+            whole: ask.whole,
+        }
+    };
+    Some(picks.into_iter().map(grant).collect())
+}
+
+/// Whether [`choose`] would find devices. It is asked of thousands of nodes for each pod, so it makes no list for most pods.
+#[must_use]
+pub fn fit(gpus: &[Gpu], used: &[Used], pod: &PodAsk) -> bool {
+    match pod.containers.as_slice() {
+        [ask] => {
+            let each = gpus.iter().zip(used);
+            let fit = each.filter(|(gpu, used)| is_allowed(gpu, pod) && fits(gpu, **used, ask));
+            fit.count() as u64 >= u64::from(ask.devices)
+        }
+        _ => pick(gpus, used, pod).is_some(),
+    }
+}
+
+/// As [`choose`], by places.
+#[must_use]
+pub fn pick(gpus: &[Gpu], used: &[Used], pod: &PodAsk) -> Option<Vec<Pick>> {
+    let mut used = Cow::Borrowed(used);
+    let mut picks = Vec::new();
+    for (place, ask) in pod.containers.iter().enumerate() {
         let mut fit: Vec<usize> = (0..gpus.len())
             .filter(|gpu| is_allowed(&gpus[*gpu], pod) && fits(&gpus[*gpu], used[*gpu], ask))
             .collect();
@@ -21,57 +60,65 @@ pub fn choose(gpus: &[Gpu], used: &[Used], pod: &PodAsk) -> Option<Vec<Grant>> {
         }
         order(&mut fit, gpus, &used, pod.prefer, wanted);
         for gpu in fit.into_iter().take(wanted) {
-            let grant = Grant {
-                container: ask.container.clone(),
-                uuid: gpus[gpu].uuid.clone(),
-                memory_mib: if ask.whole {
-                    gpus[gpu].memory_mib
-                } else {
-                    ask.memory.of(gpus[gpu].memory_mib)
-                },
-                cores: if ask.whole { 100 } else { ask.cores },
-                whole: ask.whole,
-            };
-            used[gpu].add(&grant);
-            grants.push(grant);
+            picks.push(Pick { ask: place, gpu });
+            // What this container takes, those behind it do not find free.
+            if place + 1 < pod.containers.len() {
+                let (memory_mib, cores) = taken(&gpus[gpu], ask);
+                used.to_mut()[gpu].count(memory_mib, cores, ask.whole);
+            }
         }
     }
-    Some(grants)
+    Some(picks)
+}
+
+/// Memory in MiB and cores in percent that a container takes of a device.
+fn taken(gpu: &Gpu, ask: &Ask) -> (u64, u64) {
+    match ask.whole {
+        true => (gpu.memory_mib, 100),
+        false => (ask.memory.of(gpu.memory_mib), ask.cores),
+    }
 }
 
 /// How well the node suits the pod, from 0 to 100, where it fits.
 #[must_use]
-pub fn score(gpus: &[Gpu], used: &[Used], pod: &PodAsk, grants: &[Grant]) -> i64 {
-    let total: u64 = gpus.iter().map(|gpu| gpu.memory_mib).sum();
-    let taken: u64 = used.iter().map(|used| used.memory_mib).sum();
-    let asked: u64 = grants.iter().map(|grant| grant.memory_mib).sum();
-    let full = taken.saturating_add(asked).saturating_mul(100) / total.max(1);
+pub fn score(gpus: &[Gpu], used: &[Used], pod: &PodAsk, picks: &[Pick]) -> i64 {
+    let sum = |numbers: &mut dyn Iterator<Item = u64>| numbers.fold(0, u64::saturating_add);
+    let total = sum(&mut gpus.iter().map(|gpu| gpu.memory_mib));
+    let full = sum(&mut used.iter().map(|used| used.memory_mib));
+    let asked = sum(&mut picks
+        .iter()
+        .map(|pick| taken(&gpus[pick.gpu], &pod.containers[pick.ask]).0));
+    let full = full.saturating_add(asked).saturating_mul(100) / total.max(1);
     let full = i64::try_from(full.min(100)).unwrap_or(100);
     match pod.prefer {
         Prefer::Binpack => full,
         Prefer::Spread => 100 - full,
         Prefer::Topology => {
-            let of = |grant: &Grant| gpus.iter().find(|gpu| gpu.uuid == grant.uuid);
-            let places: Vec<&Gpu> = grants.iter().filter_map(of).collect();
-            let pairs = places.iter().zip(places.iter().skip(1));
-            let near: i64 = pairs
+            let places = picks.iter().map(|pick| &gpus[pick.gpu]);
+            let near: i64 = places
+                .clone()
+                .zip(places.skip(1))
                 .map(|(one, other)| match (one, other) {
                     _ if one.link.is_some() && one.link == other.link => 90,
                     _ if one.numa.is_some() && one.numa == other.numa => 45,
                     _ => 0,
                 })
                 .sum();
-            let count = i64::try_from(places.len().saturating_sub(1).max(1)).unwrap_or(1);
+            let count = i64::try_from(picks.len().saturating_sub(1).max(1)).unwrap_or(1);
             // Among nodes that are as near, the fuller one.
-            (if places.len() < 2 { 90 } else { near / count }) + full / 10
+            (if picks.len() < 2 { 90 } else { near / count }) + full / 10
         }
     }
 }
 
 /// Whether the pod's author lets it have this device.
 fn is_allowed(gpu: &Gpu, pod: &PodAsk) -> bool {
-    let model = gpu.model.to_ascii_lowercase();
     let named = |texts: &[String]| {
+        // Few pods name models, and each look at a name copies it.
+        if texts.is_empty() {
+            return false;
+        }
+        let model = gpu.model.to_ascii_lowercase();
         texts
             .iter()
             .any(|text| model.contains(&text.to_ascii_lowercase()))
@@ -82,6 +129,7 @@ fn is_allowed(gpu: &Gpu, pod: &PodAsk) -> bool {
         && !named(&pod.no_models)
 }
 
+/// Whether the device has room for the container.
 fn fits(gpu: &Gpu, used: Used, ask: &Ask) -> bool {
     if !gpu.healthy || used.whole {
         return false;
@@ -134,6 +182,8 @@ fn order(fit: &mut [usize], gpus: &[Gpu], used: &[Used], prefer: Prefer, wanted:
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::ask::Memory;
     use super::*;
 
@@ -249,8 +299,8 @@ mod tests {
         );
         let of = |used: &[Used], prefer| {
             let pod = ask(2, 500, 0, prefer);
-            let grants = choose(&node(), used, &pod).expect("fits");
-            score(&node(), used, &pod, &grants)
+            let picks = pick(&node(), used, &pod).expect("fits");
+            score(&node(), used, &pod, &picks)
         };
         assert!(of(&full, Prefer::Binpack) > of(&empty, Prefer::Binpack));
         assert!(of(&full, Prefer::Spread) < of(&empty, Prefer::Spread));
@@ -259,6 +309,52 @@ mod tests {
         for used in [&empty, &full] {
             for prefer in [Prefer::Binpack, Prefer::Spread, Prefer::Topology] {
                 assert!((0..=100).contains(&of(used, prefer)));
+            }
+        }
+    }
+
+    proptest! {
+        /// The quick answer is that of choosing; and what is chosen, counted one grant after the other, is nowhere too much.
+        #[test]
+        fn whether_a_pod_fits_is_what_choosing_says(
+            used in prop::collection::vec((0_u64..1100, 0_u64..110, 0_u64..5, 0_u8..9), 8),
+            asks in prop::collection::vec((0_u32..6, 0_u64..1100, 0_u64..110, 0_u8..9), 0..4),
+            marks in 0_u8..8,
+        ) {
+            let mut gpus = node();
+            gpus[usize::from(marks)].healthy = marks % 2 == 0;
+            let used: Vec<Used> = used
+                .into_iter()
+                .map(|(memory_mib, cores, slots, whole)| Used { memory_mib, cores, slots, whole: whole == 0 })
+                .collect();
+            let asks = asks.into_iter().map(|(devices, memory, cores, form)| Ask {
+                container: "c".into(),
+                devices,
+                memory: match form {
+                    0 => Memory::All,
+                    1 | 2 => Memory::Percent(memory / 10),
+                    _ => Memory::Mib(memory),
+                },
+                cores,
+                whole: form == 8,
+            });
+            let prefer = [Prefer::Binpack, Prefer::Spread, Prefer::Topology][usize::from(marks % 3)];
+            let mut pod = PodAsk { containers: asks.collect(), prefer, ..PodAsk::default() };
+            match marks {
+                1 => pod.models = vec!["a100".into()],
+                3 => pod.no_models = vec!["a100".into()],
+                5 => pod.never = vec!["GPU-2".into()],
+                _ => {}
+            }
+            let chosen = choose(&gpus, &used, &pod);
+            prop_assert_eq!(fit(&gpus, &used, &pod), chosen.is_some());
+            let mut counted = used;
+            for grant in chosen.iter().flatten() {
+                let gpu = gpus.iter().position(|gpu| gpu.uuid == grant.uuid).expect("one of the node's");
+                prop_assert!(gpus[gpu].healthy && !counted[gpu].whole);
+                counted[gpu].add(grant);
+                let now = counted[gpu];
+                prop_assert!(now.memory_mib <= 1000 && now.cores <= 100 && now.slots <= 4, "{:?}", now);
             }
         }
     }

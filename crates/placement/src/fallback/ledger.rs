@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::ask::PodAsk;
-use super::choose::{choose, score};
+use super::choose::{choose, fit, pick, score};
 
 /// A device of a node, as its device plugin announces it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,10 +75,15 @@ pub struct Used {
 impl Used {
     /// Counts a grant too.
     pub fn add(&mut self, grant: &Grant) {
-        self.memory_mib = self.memory_mib.saturating_add(grant.memory_mib);
-        self.cores = self.cores.saturating_add(grant.cores);
+        self.count(grant.memory_mib, grant.cores, grant.whole);
+    }
+
+    /// Counts another part: its memory in MiB, its cores in percent, and whether the device is for it alone.
+    pub fn count(&mut self, memory_mib: u64, cores: u64, whole: bool) {
+        self.memory_mib = self.memory_mib.saturating_add(memory_mib);
+        self.cores = self.cores.saturating_add(cores);
         self.slots = self.slots.saturating_add(1);
-        self.whole |= grant.whole;
+        self.whole |= whole;
     }
 }
 
@@ -196,6 +201,18 @@ impl Ledger {
     ///
     /// # Errors
     /// Why not.
+    pub fn fits(&self, node: &str, pod: &PodAsk) -> Result<(), Refused> {
+        let place = self.nodes.get(node).ok_or(Refused::NoDevices)?;
+        match fit(&place.gpus, &place.used, pod) {
+            true => Ok(()),
+            false => Err(Refused::Full),
+        }
+    }
+
+    /// What the pod would get of the node. Nothing is changed.
+    ///
+    /// # Errors
+    /// Why it would get nothing.
     pub fn filter(&self, node: &str, pod: &PodAsk) -> Result<Vec<Grant>, Refused> {
         let place = self.nodes.get(node).ok_or(Refused::NoDevices)?;
         choose(&place.gpus, &place.used, pod).ok_or(Refused::Full)
@@ -207,8 +224,8 @@ impl Ledger {
         let Some(place) = self.nodes.get(node) else {
             return 0;
         };
-        let chosen = choose(&place.gpus, &place.used, pod);
-        chosen.map_or(0, |grants| score(&place.gpus, &place.used, pod, &grants))
+        let picks = pick(&place.gpus, &place.used, pod);
+        picks.map_or(0, |picks| score(&place.gpus, &place.used, pod, &picks))
     }
 
     /// Assumes the pod on the node, before its bind is sent.

@@ -70,7 +70,7 @@ struct Class {
 struct Builder {
     cluster: Cluster,
     texts: Texts,
-    policies: HashMap<String, Arc<Policy>>,
+    policies: HashMap<words::Policy, Arc<Policy>>,
     selectors: HashMap<String, u32>,
     classes: BTreeMap<String, Class>,
     remarks: BTreeMap<String, u64>,
@@ -283,8 +283,8 @@ impl Builder {
                 }
             }
         }
-        for slice in slices {
-            let Some(Devices::Published(devices)) = &slice.spec.devices else {
+        for mut slice in slices {
+            let Some(Devices::Published(devices)) = slice.spec.devices.take() else {
                 continue;
             };
             let (driver, pool) = (
@@ -292,8 +292,9 @@ impl Builder {
                 self.texts.get(&slice.spec.pool.name),
             );
             for device in devices {
+                let name = device.name.clone();
                 let made = self.device(device, &driver, &pool, &counters);
-                let made = made.map_err(|error| at(&slice, &format!("device {}: {error}", device.name)))?;
+                let made = made.map_err(|error| at(&slice, &format!("device {name}: {error}")))?;
                 self.cluster.nodes[place].devices.push(made);
             }
         }
@@ -302,27 +303,27 @@ impl Builder {
 
     fn device(
         &mut self,
-        device: &words::Device,
+        device: words::Device,
         driver: &Arc<str>,
         pool: &Arc<str>,
         counters: &BTreeMap<(String, String), u32>,
     ) -> Result<Device, String> {
         let mut attributes = Vec::new();
-        for (name, value) in device.attributes.iter().flatten() {
+        for (name, value) in device.attributes.into_iter().flatten() {
             let read = match value {
                 words::Attribute {
                     string: Some(text), ..
-                } => Attribute::Text(text.clone()),
+                } => Attribute::Text(text),
                 words::Attribute {
                     int: Some(number), ..
-                } => Attribute::Number(*number),
-                words::Attribute { bool: Some(flag), .. } => Attribute::Flag(*flag),
+                } => Attribute::Number(number),
+                words::Attribute { bool: Some(flag), .. } => Attribute::Flag(flag),
                 words::Attribute {
                     version: Some(text), ..
-                } => Attribute::Version(version(text).ok_or_else(|| format!("{name}: no version"))?),
+                } => Attribute::Version(version(&text).ok_or_else(|| format!("{name}: no version"))?),
                 _ => return Err(format!("{name} has no value")),
             };
-            attributes.push((self.texts.get(&qualified(name, driver)), read));
+            attributes.push((self.texts.get(&qualified(&name, driver)), read));
         }
         attributes.sort_by(|one, other| one.0.cmp(&other.0));
         let mut capacities = Vec::new();
@@ -346,7 +347,7 @@ impl Builder {
             }
         }
         Ok(Device {
-            name: device.name.clone(),
+            name: device.name,
             driver: driver.clone(),
             pool: pool.clone(),
             attributes,
@@ -358,8 +359,7 @@ impl Builder {
     }
 
     fn policy(&mut self, policy: &words::Policy) -> Result<Arc<Policy>, String> {
-        let key = format!("{policy:?}");
-        if let Some(found) = self.policies.get(&key) {
+        if let Some(found) = self.policies.get(policy) {
             return Ok(found.clone());
         }
         let some = |quantity: &Option<words::Quantity>| quantity.as_ref().map(amount).transpose();
@@ -379,7 +379,7 @@ impl Builder {
             range,
             values,
         });
-        self.policies.insert(key, made.clone());
+        self.policies.insert(policy.clone(), made.clone());
         Ok(made)
     }
 

@@ -264,3 +264,29 @@ fn files_that_make_no_sense_are_refused_with_the_reason() {
         assert!(refused.contains(named), "{text}: {refused}");
     }
 }
+
+#[test]
+fn quantities_and_lists_of_devices_are_read_in_json_and_in_yaml() {
+    let node = r#"{"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"cpu": CPU, "memory": "2Gi"}}}"#;
+    let of = |cpu: &str| {
+        let cluster = read(&files(&[&node.replace("CPU", cpu)])).map(|cluster| cluster.nodes[0].cpu);
+        let yaml = format!("# not JSON\n{}", node.replace("CPU", cpu));
+        let again = read(&files(&[&yaml])).map(|cluster| cluster.nodes[0].cpu);
+        assert_eq!(cluster.as_ref().ok(), again.as_ref().ok(), "{cpu}");
+        cluster
+    };
+    for (text, thousandths) in [("4", 4000), ("0.5", 500), ("\"1500m\"", 1500)] {
+        assert_eq!(of(text), Ok(thousandths), "{text}");
+    }
+    assert!(of("-1").is_err_and(|error| error.contains("-1")));
+    assert!(of("[]").is_err_and(|error| error.contains("a quantity")));
+    // A claim's `devices` is a map, a ResourceSlice's a list.
+    for (kind, devices, refused) in [
+        ("ResourceClaim", "[{name: gpu-0}]", "its `devices` is a list"),
+        ("ResourceClaim", "7", "a list of devices, or requests for devices"),
+    ] {
+        let text = format!("kind: {kind}\nmetadata: {{name: c}}\nspec: {{devices: {devices}}}");
+        let error = read(&files(&[&text])).expect_err(&text);
+        assert!(error.contains(refused), "{text}: {error}");
+    }
+}

@@ -1,8 +1,11 @@
 //! Kubernetes' objects as far as a plan needs them. One record serves all kinds: the kind says which fields count.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -53,11 +56,30 @@ pub struct Spec {
     pub spec: Option<Box<Spec>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+/// Read by hand: serde's untagged enums copy all that is in them before they look at it, and this is most of a cluster.
+#[derive(Debug)]
 pub enum Devices {
     Published(Vec<Device>),
     Asked(Asked),
+}
+
+impl<'de> Deserialize<'de> for Devices {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Devices;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of devices, or requests for devices")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Devices, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(list)).map(Devices::Published)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Devices, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map)).map(Devices::Asked)
+            }
+        }
+        from.deserialize_any(Read)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,11 +103,40 @@ pub struct Counter {
 }
 
 /// A quantity: text, or a bare number in YAML.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Quantity {
     Number(u64),
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = Quantity;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity")
+            }
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity, E> {
+                Ok(Quantity::Number(number))
+            }
+            // What is below zero, or no quantity for another reason, is told with its object.
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity, E> {
+                Ok(u64::try_from(number)
+                    .map_or_else(|_| Quantity::Text(number.to_string()), Quantity::Number))
+            }
+            fn visit_f64<E: Error>(self, number: f64) -> Result<Quantity, E> {
+                Ok(Quantity::Text(number.to_string()))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Quantity, E> {
+                Ok(Quantity::Text(text.to_owned()))
+            }
+            fn visit_string<E: Error>(self, text: String) -> Result<Quantity, E> {
+                Ok(Quantity::Text(text))
+            }
+        }
+        from.deserialize_any(Read)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -115,7 +166,7 @@ pub struct Capacity {
     pub request_policy: Option<Policy>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Policy {
     pub default: Option<Quantity>,
@@ -123,7 +174,7 @@ pub struct Policy {
     pub valid_values: Option<Vec<Quantity>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Range {
     pub min: Option<Quantity>,

@@ -193,6 +193,11 @@ fn filter_and_prioritize_answer_as_kube_scheduler_reads() {
         json!({"pod": pod, "nodes": {"items": [{"metadata": {"name": "n0"}}, {"metadata": {"name": "x"}}]}});
     let (_, answer) = post(&extender, "/filter", &nodes);
     assert_eq!(answer["Nodes"]["items"].as_array().map(Vec::len), Some(1));
+    // A name with a letter by its number does not lie in the message as it is.
+    let by_number = arguments.to_string().replace("n0", "n\\u0030");
+    let (_, text) = extender.answer("/filter", by_number.as_bytes());
+    let answer: Value = serde_json::from_slice(&text).expect("an answer");
+    assert_eq!(answer["NodeNames"], json!(["n0", "n1"]));
     let none = json!({"Pod": {"spec": {"containers": []}}, "NodeNames": ["unknown"]});
     assert_eq!(
         post(&extender, "/filter", &none).1["NodeNames"],
