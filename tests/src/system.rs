@@ -192,6 +192,7 @@ impl System {
                             "divvy-worker",
                             "divvy-guest",
                             "probe",
+                            "spinner",
                             "attacker",
                             "divvy-helper",
                             "older-kernel",

@@ -7,7 +7,7 @@ use crate::hosts::contains;
 pub struct Wanted {
     /// The node's name in slurm.conf.
     pub node: String,
-    /// The folder of the programs that slurmd runs: `prolog`, `task-prolog` and `epilog`.
+    /// The folder of the programs that slurmd runs: `prolog`, `task-prolog`, `epilog` and `sweep`.
     pub folder: String,
     /// The devices, in the order of gres.conf.
     pub devices: Vec<WantedDevice>,
@@ -37,12 +37,19 @@ pub struct Finding {
     pub text: String,
 }
 
-/// What slurmd runs, by the key in slurm.conf and the name in [`Wanted::folder`].
-pub const PROGRAMS: [(&str, &str); 3] = [
+/// What slurmd runs, by the key in slurm.conf and the name in [`Wanted::folder`], which is the verb's too.
+pub const PROGRAMS: [(&str, &str); 4] = [
     ("Prolog", "prolog"),
     ("TaskProlog", "task-prolog"),
     ("Epilog", "epilog"),
+    ("HealthCheckProgram", SWEEP),
 ];
+
+/// The program that ends the slices of jobs that are gone, whose epilog a killed slurmd did not run.
+pub const SWEEP: &str = "sweep";
+
+/// How often slurmd runs it, in seconds, where slurm.conf says nothing. slurmd runs it when it starts too.
+pub const SWEEP_INTERVAL_S: u64 = 60;
 
 /// The generic resources of a node.
 pub const RESOURCES: [&str; 3] = ["gpu", "shard", "divvy_compute"];
@@ -151,6 +158,14 @@ fn files_of(list: &str) -> u64 {
         .sum()
 }
 
+/// Whether slurmd runs its health check now and then.
+#[must_use]
+pub fn sweeps(slurm: &str) -> bool {
+    setting(slurm, "HealthCheckInterval")
+        .and_then(|seconds| seconds.parse::<u64>().ok())
+        .is_some_and(|seconds| seconds > 0)
+}
+
 /// The mistakes in a configuration, the worst first.
 #[must_use]
 pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
@@ -180,6 +195,11 @@ pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
             Some(path) => error(format!("{key} is {path}: Divvy's, {own}, is not run")),
             None => error(format!("{key} is not set: Divvy's, {own}, is not run")),
         }
+    }
+    if !sweeps(slurm) {
+        error(
+            "HealthCheckInterval is not set or 0: a slice whose job's epilog was lost with slurmd stays until a later job".into(),
+        );
     }
     match node_line(slurm, &wanted.node) {
         None => error(format!("no NodeName line names {}", wanted.node)),

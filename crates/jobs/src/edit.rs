@@ -3,7 +3,8 @@
 //! A line that has to change stays as a comment behind [`MARK`]; what is new stands between [`BEGIN`] and [`END`].
 
 use crate::configuration::{
-    PROGRAMS, RESOURCES, Wanted, count_of, counted, gres_lines, lists, node_line, setting, value, words,
+    PROGRAMS, RESOURCES, SWEEP_INTERVAL_S, Wanted, count_of, counted, gres_lines, lists, node_line, setting,
+    sweeps, value, words,
 };
 
 /// Before a line that was replaced.
@@ -40,6 +41,10 @@ pub fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String>
             replaced.push(key);
             new.push(format!("{key}={}", all.join(",")));
         }
+    }
+    if !sweeps(slurm) {
+        replaced.push("HealthCheckInterval");
+        new.push(format!("HealthCheckInterval={SWEEP_INTERVAL_S}"));
     }
     for (key, name) in PROGRAMS {
         let own = format!("{}/{name}", wanted.folder);
@@ -280,6 +285,15 @@ mod tests {
     }
 
     #[test]
+    fn an_administrators_health_check_and_its_interval_stay() {
+        let before = format!("HealthCheckProgram=/usr/sbin/nhc\nHealthCheckInterval=300\n{SLURM}");
+        let edited = apply(&before, "", &wanted()).expect("edited");
+        assert!(edited.former.contains(&("sweep", "/usr/sbin/nhc".to_owned())));
+        assert_eq!(setting(&edited.slurm, "HealthCheckInterval"), Some("300"));
+        assert_eq!(undo(&edited.slurm), before);
+    }
+
+    #[test]
     fn what_cannot_be_edited_is_said() {
         let without = "SelectType=select/cons_tres\n";
         assert!(
@@ -314,6 +328,8 @@ mod tests {
         assert!(mistakes("select/cons_tres", "select/linear").contains("select/linear"));
         assert!(mistakes("shard:160", "shard:80").contains("has 80 of `shard`"));
         assert!(mistakes("Name=shard Count=80", "Name=shard Count=40").contains("counts 80"));
+        assert!(mistakes("HealthCheckInterval=60", "HealthCheckInterval=0").contains("lost with slurmd"));
+        assert!(mistakes("/divvy/sweep", "/nhc").contains("is not run"));
         assert!(mistakes("/divvy/task-prolog", "/other").contains("is not run"));
         assert!(
             mistakes("PrologFlags=", "PrologEpilogTimeout=5\nPrologFlags=").contains("drain the node first")

@@ -46,15 +46,42 @@ pub fn granted(job: &Job) -> Result<Granted, Refusal> {
     details(&text, job.id, &job.node)
 }
 
+/// A job that the controller has on a node.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OnNode {
+    /// Its number.
+    pub id: String,
+    /// Whether it starts nothing more there: the controller waits for the end of its steps and its epilog.
+    pub is_completing: bool,
+}
+
 /// The jobs that are on a node: what is not among them has left it. Nothing where the controller does not say.
-pub fn on_node(node: &str) -> Option<Vec<String>> {
+pub fn on_node(node: &str) -> Option<Vec<OnNode>> {
     let states = "--states=CONFIGURING,RUNNING,SUSPENDED,COMPLETING,STOPPED,SIGNALING,STAGE_OUT";
     let text = ask(
         "squeue",
-        &["--noheader", "--array", states, "--format=%A", "--nodelist", node],
+        &[
+            "--noheader",
+            "--array",
+            states,
+            "--format=%A %T",
+            "--nodelist",
+            node,
+        ],
     )
     .ok()?;
-    Some(text.lines().map(|line| line.trim().to_owned()).collect())
+    Some(jobs_of(&text))
+}
+
+fn jobs_of(text: &str) -> Vec<OnNode> {
+    let job = |line: &str| {
+        let (id, state) = line.trim().split_once(' ')?;
+        Some(OnNode {
+            id: id.to_owned(),
+            is_completing: state.trim() == "COMPLETING",
+        })
+    };
+    text.lines().filter_map(job).collect()
 }
 
 /// Puts a job that does not start back into the queue, or holds it, and says why; a job that cannot be put back is ended.
@@ -206,4 +233,19 @@ fn beside_slurmd() -> Option<PathBuf> {
             .and_then(Path::parent)
             .map(|folder| folder.join("bin"))
     })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_of_a_node_are_told_from_those_that_end() {
+        let found = jobs_of("7 RUNNING\n  8 COMPLETING \n\nodd\n");
+        let as_pairs: Vec<(&str, bool)> = found
+            .iter()
+            .map(|job| (job.id.as_str(), job.is_completing))
+            .collect();
+        assert_eq!(as_pairs, [("7", false), ("8", true)]);
+    }
 }

@@ -13,7 +13,7 @@ use divvy_model::{Bytes, Code, Fault, SliceRecord, SliceState};
 use serde::Serialize;
 
 use super::job::Job;
-use super::{controller, node};
+use super::{controller, node, steps};
 use crate::report::remark;
 
 /// KILL, as its number.
@@ -61,8 +61,8 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
         return Ok(0);
     }
     let node = node::read(node_file)?;
-    let agent = match node::agent(&node) {
-        Ok(agent) => agent,
+    let (agent, slices) = match node::ask(&node, |agent| node::slices(agent, &job.node)) {
+        Ok(answer) => answer,
         // A node whose agent is gone keeps jobs without devices.
         Err(_) if !job.has_devices => return Ok(0),
         Err(refusal) => {
@@ -72,50 +72,47 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
             return Err(refusal.fault);
         }
     };
-    let slices = node::slices(&agent, &job.node)?;
     let (own, others): (Vec<SliceRecord>, Vec<SliceRecord>) =
         slices.into_iter().partition(|slice| job.owns(slice));
     for slice in &own {
-        let used = remove(&agent, slice)?;
-        if let Err(fault) = account(&node, &job, slice, &used) {
-            // The slice is gone, and the next job can start.
-            remark(&format!("the job's use is not written down: {fault}"));
-        }
+        end(&agent, &node, slice)?;
     }
-    sweep(&agent, &job.node, &others);
+    sweep(&agent, &node, &job.node, &others);
     Ok(0)
 }
 
-/// Ends the slices of all jobs that left this node.
+/// Ends the slices of all jobs that left this node. slurmd runs it when it starts and every `HealthCheckInterval`, because a
+/// slurmd that was killed has run no epilog, and Slurm's controller asks for it again only after a minute or two.
 ///
 /// # Errors
 /// [`Code::Privilege`], and an agent that does not answer.
 pub fn sweep_all(node_file: &Path) -> Result<u8, Fault> {
     node::require_root("sweep")?;
-    let name = std::env::var("SLURMD_NODENAME").unwrap_or_default();
-    let file = node::read(&node::file_of(node_file, &name)?)?;
-    let agent = node::agent(&file).map_err(|refusal| refusal.fault)?;
-    let names = agent
-        .slices()?
-        .body
-        .items
-        .into_iter()
-        .filter_map(|slice| slice.job);
-    let mut names: Vec<String> = names
-        .filter(|job| job.manager == super::job::SLURM)
-        .map(|job| job.node)
-        .collect();
-    names.sort();
-    names.dedup();
-    for name in &names {
-        let slices = node::slices(&agent, name)?;
-        end_left(&agent, name, &slices);
+    for (name, path) in node::files(node_file)? {
+        let file = node::read(&path)?;
+        let (agent, mut slices) = node::ask(&file, node::all_slices).map_err(|refusal| refusal.fault)?;
+        if let Some(name) = &name {
+            slices.retain(|slice| slice.job.as_ref().is_some_and(|job| job.node == *name));
+        }
+        let mut names: Vec<String> = slices
+            .iter()
+            .filter_map(|slice| Some(slice.job.as_ref()?.node.clone()))
+            .collect();
+        names.sort();
+        names.dedup();
+        for name in &names {
+            let of_node = slices
+                .iter()
+                .filter(|slice| slice.job.as_ref().is_some_and(|job| job.node == *name));
+            let of_node: Vec<SliceRecord> = of_node.cloned().collect();
+            end_left(&agent, &file, name, &of_node);
+        }
     }
     Ok(0)
 }
 
 /// Ends those idle slices whose jobs have left the node: a slurmd that was killed has run no epilog.
-pub fn sweep(agent: &Client, name: &str, slices: &[SliceRecord]) {
+pub fn sweep(agent: &Client, node: &Node, name: &str, slices: &[SliceRecord]) {
     /// Jobs that start now are idle too, and many that start at once would each ask the controller.
     const STARTING: Duration = Duration::from_secs(60);
     let idle: Vec<SliceRecord> = slices
@@ -125,65 +122,88 @@ pub fn sweep(agent: &Client, name: &str, slices: &[SliceRecord]) {
         .cloned()
         .collect();
     if !idle.is_empty() {
-        end_left(agent, name, &idle);
+        end_left(agent, node, name, &idle);
     }
 }
 
-fn end_left(agent: &Client, name: &str, slices: &[SliceRecord]) {
+/// `slices` were listed before the controller is asked, so a slice that a prolog makes meanwhile is not among them.
+fn end_left(agent: &Client, node: &Node, name: &str, slices: &[SliceRecord]) {
     let Some(here) = controller::on_node(name) else {
         return;
     };
     for slice in slices {
-        let is_here = slice.job.as_ref().is_some_and(|job| here.contains(&job.id));
-        if !is_here && let Err(fault) = remove(agent, slice) {
+        let Some(job) = &slice.job else { continue };
+        let stays = here
+            .iter()
+            .find(|known| known.id == job.id)
+            .is_some_and(|known| !known.is_completing || steps::has_any(&job.id));
+        if !stays && let Err(fault) = end(agent, node, slice) {
             remark(&format!("slice {} stays: {fault}", slice.name));
         }
     }
 }
 
+/// Ends a slice, and writes down what its job used.
+///
+/// # Errors
+/// As [`remove`].
+pub fn end(agent: &Client, node: &Node, slice: &SliceRecord) -> Result<(), Fault> {
+    let (Some(used), Some(job)) = (remove(agent, slice)?, Job::of_slice(slice)) else {
+        return Ok(());
+    };
+    if let Err(fault) = account(node, &job, slice, &used) {
+        // The slice is gone, and the next job can start.
+        remark(&format!("the job's use is not written down: {fault}"));
+    }
+    Ok(())
+}
+
 /// What a slice used.
-pub struct Use {
+struct Use {
     slice: SliceRecord,
     device_seconds: f64,
 }
 
-/// Kills what is left in a slice and deletes it; what it used.
+/// Kills what is left in a slice and deletes it; what it used, or nothing where another process has deleted it and says so.
 ///
 /// # Errors
 /// [`Code::SliceBusy`] where something in it does not end.
-pub fn remove(agent: &Client, slice: &SliceRecord) -> Result<Use, Fault> {
+fn remove(agent: &Client, slice: &SliceRecord) -> Result<Option<Use>, Fault> {
     const TIMEOUT: Duration = Duration::from_secs(20);
     let ask = Kill {
         signal: SIGKILL,
         dry_run: false,
     };
     let begin = Instant::now();
-    let mut used = None;
+    let mut used = Use {
+        slice: slice.clone(),
+        device_seconds: 0.0,
+    };
+    // Whether an agent may have deleted it and could not answer.
+    let mut unheard = false;
     loop {
         let _none_left = agent.kill(&slice.id, &ask);
-        let now = agent.slice(&slice.id);
-        if let Ok(now) = now {
+        if let Ok(now) = agent.slice(&slice.id) {
             let compute = agent
                 .compute()
                 .map_or_else(|_| Vec::new(), |list| list.body.items);
             let charged = compute.iter().filter(|record| record.slice_id == slice.id);
             let ns: u64 = charged.map(|record| record.charged_ns).sum();
-            used = Some(Use {
+            used = Use {
                 slice: now,
                 device_seconds: Duration::from_nanos(ns).as_secs_f64(),
-            });
+            };
         }
         match agent.end(&slice.id) {
-            Ok(()) => break,
-            Err(fault) if fault.code == Code::UnknownSlice => break,
+            Ok(()) => return Ok(Some(used)),
+            Err(fault) if fault.code == Code::UnknownSlice => return Ok(unheard.then_some(used)),
             Err(fault) if begin.elapsed() >= TIMEOUT => return Err(fault),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            Err(fault) => {
+                unheard |= fault.code == Code::AgentUnreachable;
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
-    Ok(used.unwrap_or_else(|| Use {
-        slice: slice.clone(),
-        device_seconds: 0.0,
-    }))
 }
 
 /// Writes down what the job used, where the node's file says so.

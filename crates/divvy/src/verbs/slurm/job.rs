@@ -50,6 +50,18 @@ impl Job {
         })
     }
 
+    /// The job that a slice was made for.
+    pub fn of_slice(slice: &SliceRecord) -> Option<Self> {
+        let job = slice.job.as_ref()?;
+        Some(Self {
+            id: job.id.parse().ok()?,
+            uid: slice.uid,
+            node: job.node.clone(),
+            restarts: job.restarts,
+            has_devices: true,
+        })
+    }
+
     /// As its slice's record has it.
     pub fn record(&self) -> JobRecord {
         JobRecord {
@@ -110,6 +122,7 @@ mod tests {
             ..SliceRecord::default()
         };
         assert!(job.owns(&slice));
+        assert_eq!(Job::of_slice(&slice), Some(job.clone()));
         // Another user's slice of that name, or of another node's job.
         slice.uid = 1002;
         assert!(!job.owns(&slice));

@@ -7,6 +7,7 @@ mod job;
 mod node;
 mod prolog;
 mod setup;
+mod steps;
 mod task_prolog;
 
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ enum Verb {
     TaskProlog,
     /// End a job's slice and what is left in it: slurmd runs this as root when the job has left the node
     Epilog,
-    /// End the slices of jobs that are no longer on this node
+    /// End the slices of jobs that are no longer on this node: slurmd runs this as root when it starts, and every minute
     Sweep,
 }
 

@@ -29,6 +29,39 @@ pub fn file_of(path: &Path, node: &str) -> Result<PathBuf, Fault> {
     Ok(text.replace("%n", node).into())
 }
 
+/// The files of this host's nodes, and the node of each where its path says so. slurmd names its node to prologs; its health
+/// check may have to do without.
+///
+/// # Errors
+/// As [`file_of`], and a folder that cannot be read.
+pub fn files(path: &Path) -> Result<Vec<(Option<String>, PathBuf)>, Fault> {
+    let told = std::env::var("SLURMD_NODENAME")
+        .ok()
+        .filter(|name| !name.is_empty());
+    let text = path.to_string_lossy();
+    let Some((before, after)) = text.split_once("%n") else {
+        return Ok(vec![(None, path.into())]);
+    };
+    if let Some(name) = told {
+        let file = file_of(path, &name)?;
+        return Ok(vec![(Some(name), file)]);
+    }
+    let (folder, start) = before.rsplit_once('/').unwrap_or((".", before));
+    let failed = |error: std::io::Error| {
+        Fault::new(Code::Config, format!("cannot read the folder `{folder}/`")).because(&error)
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(format!("{folder}/")).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let name = name.to_string_lossy();
+        let node = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(after));
+        if let Some(node) = node.filter(|node| !node.is_empty()) {
+            found.push((Some(node.to_owned()), file_of(path, node)?));
+        }
+    }
+    Ok(found)
+}
+
 /// Reads the node's file. What root acts on is root's: another user's file is refused.
 ///
 /// # Errors
@@ -60,18 +93,19 @@ pub fn run_dir(node: &Node) -> RunDir {
     RunDir::peek(&path)
 }
 
-/// The node's agent: one that is being started again is waited for.
+/// The node's agent, and what it answers to a first question. One that is being started again is waited for.
 ///
 /// # Errors
 /// A node without an agent, which an administrator has to repair.
-pub fn agent(node: &Node) -> Result<Client, Refusal> {
+pub fn ask<T>(node: &Node, question: impl Fn(&Client) -> Result<T, Fault>) -> Result<(Client, T), Refusal> {
     const LOOK: Duration = Duration::from_millis(50);
     let run = run_dir(node);
     let begin = Instant::now();
     let client = Client::new(run.clone());
     loop {
-        let Err(fault) = client.status() else {
-            return Ok(client);
+        let fault = match question(&client) {
+            Ok(answer) => return Ok((client, answer)),
+            Err(fault) => fault,
         };
         let may_come = matches!(fault.code, Code::AgentUnreachable | Code::Busy | Code::RunDir);
         if !may_come || begin.elapsed() >= Duration::from_secs(node.agent_timeout_s) {
@@ -86,16 +120,26 @@ pub fn agent(node: &Node) -> Result<Client, Refusal> {
     }
 }
 
-/// The slices of jobs of this manager on a node.
+/// The slices of jobs of this manager.
+///
+/// # Errors
+/// As [`Client::slices`].
+pub fn all_slices(client: &Client) -> Result<Vec<SliceRecord>, Fault> {
+    let mut slices = client.slices()?.body.items;
+    slices.retain(|slice| {
+        let job = slice.job.as_ref();
+        job.is_some_and(|job| job.manager == super::job::SLURM)
+    });
+    Ok(slices)
+}
+
+/// The same on one node.
 ///
 /// # Errors
 /// As [`Client::slices`].
 pub fn slices(client: &Client, name: &str) -> Result<Vec<SliceRecord>, Fault> {
-    let mut slices = client.slices()?.body.items;
-    slices.retain(|slice| {
-        let job = slice.job.as_ref();
-        job.is_some_and(|job| job.manager == super::job::SLURM && job.node == name)
-    });
+    let mut slices = all_slices(client)?;
+    slices.retain(|slice| slice.job.as_ref().is_some_and(|job| job.node == name));
     Ok(slices)
 }
 

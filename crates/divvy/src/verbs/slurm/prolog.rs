@@ -5,7 +5,7 @@ use std::path::Path;
 use divvy_agent::api::{CreateSlice, ForJob};
 use divvy_agent::{Client, launch};
 use divvy_jobs::{Here, Node, Plan, Refusal, Remedy, plan};
-use divvy_model::{Code, Fault, MemoryAmount, Selector, SliceRecord, SliceRequest};
+use divvy_model::{Code, DeviceRecord, Fault, MemoryAmount, Selector, SliceRecord, SliceRequest};
 
 use super::job::{Job, SLURM};
 use super::{controller, epilog, node};
@@ -43,21 +43,22 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
 
 fn give(job: &Job, node_file: &Path) -> Result<(), Refusal> {
     let node = node::read(node_file).map_err(Refusal::of)?;
-    let granted = controller::granted(job)?;
-    let agent = node::agent(&node)?;
-    let devices = agent.devices().map_err(Refusal::of)?.body.items;
-    let here: Vec<Here> = devices
-        .iter()
-        .map(|device| Here {
-            uuid: device.uuid.clone(),
-            memory_bytes: device.memory_usable_bytes(),
-        })
-        .collect();
-    let plan = plan(&granted, &node, &here)?;
+    // Slurm's controller and the agent are asked at the same time: each takes a part of the job's start.
+    let (granted, there) = std::thread::scope(|scope| {
+        let granted = scope.spawn(|| controller::granted(job));
+        let there = look(job, &node);
+        (granted.join(), there)
+    });
+    let granted = granted.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    let There {
+        agent,
+        devices,
+        slices,
+    } = there?;
+    let plan = plan(&granted, &node, &devices)?;
     let Some(request) = request(job, &node, plan).map_err(Refusal::of)? else {
         return Ok(());
     };
-    let slices = node::slices(&agent, &job.node).map_err(Refusal::of)?;
     let (own, others): (Vec<SliceRecord>, Vec<SliceRecord>) =
         slices.into_iter().partition(|slice| job.owns(slice));
     for slice in &own {
@@ -69,11 +70,35 @@ fn give(job: &Job, node_file: &Path) -> Result<(), Refusal> {
         {
             return Ok(());
         }
-        epilog::remove(&agent, slice).map_err(Refusal::of)?;
+        epilog::end(&agent, &node, slice).map_err(Refusal::of)?;
     }
-    epilog::sweep(&agent, &job.node, &others);
-    launch::put_libraries(&node::run_dir(&node)).map_err(Refusal::of)?;
+    epilog::sweep(&agent, &node, &job.node, &others);
     make(&agent, job, request)
+}
+
+/// What the node's agent has.
+struct There {
+    agent: Client,
+    devices: Vec<Here>,
+    /// The slices of jobs on this node.
+    slices: Vec<SliceRecord>,
+}
+
+/// Asks the agent, and puts the libraries in place that jobs' programs load.
+fn look(job: &Job, node: &Node) -> Result<There, Refusal> {
+    let (agent, devices) = node::ask(node, Client::devices)?;
+    let here = |device: &DeviceRecord| Here {
+        uuid: device.uuid.clone(),
+        memory_bytes: device.memory_usable_bytes(),
+    };
+    let devices = devices.body.items.iter().map(here).collect();
+    let slices = node::slices(&agent, &job.node).map_err(Refusal::of)?;
+    launch::put_libraries(&node::run_dir(node)).map_err(Refusal::of)?;
+    Ok(There {
+        agent,
+        devices,
+        slices,
+    })
 }
 
 /// The request for the slice of a plan; nothing for a job without devices.

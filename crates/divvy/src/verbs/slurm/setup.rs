@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use divvy_jobs::configuration::{PROGRAMS, Wanted, WantedDevice, check};
+use divvy_jobs::configuration::{PROGRAMS, SWEEP, Wanted, WantedDevice, check};
 use divvy_jobs::{Edited, Node, NodeDevice, apply, has_whole_blocks, undo};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
 
@@ -335,15 +335,30 @@ fn scripts(places: &Places, edited: &Edited) -> Result<Vec<(&'static str, String
     let words = |path: &Path| quoted(&path.display().to_string());
     let script = |name: &'static str| {
         let former = edited.former.iter().find(|(of, _)| *of == name);
-        let first = former.map_or_else(String::new, |(_, path)| {
-            format!("{} \"$@\" || exit $?\n", quoted(path))
-        });
-        let text = format!(
-            "#!/bin/sh\n# Written by `divvy slurm setup --apply`.\n{first}exec {} slurm {name} --node-file {}\n",
+        let own = format!(
+            "{} slurm {name} --node-file {}",
             words(&own),
             words(&places.node_files)
         );
-        (name, text)
+        let before = former.map(|(_, path)| format!("{} \"$@\"", quoted(path)));
+        // slurmd gives its health check few variables.
+        let conf = match name {
+            SWEEP => format!(
+                "[ -n \"$SLURM_CONF\" ] || SLURM_CONF={}\nexport SLURM_CONF\n",
+                words(&places.slurm)
+            ),
+            _ => String::new(),
+        };
+        let lines = match before {
+            // The administrator's own check keeps its say over the node.
+            Some(before) if name == SWEEP => format!("{before}\nstatus=$?\n{own}\nexit $status\n"),
+            Some(before) => format!("{before} || exit $?\nexec {own}\n"),
+            None => format!("exec {own}\n"),
+        };
+        (
+            name,
+            format!("#!/bin/sh\n# Written by `divvy slurm setup --apply`.\n{conf}{lines}"),
+        )
     };
     Ok(PROGRAMS.iter().map(|(_, name)| script(name)).collect())
 }

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use divvy_agent::{Client, launch};
+use divvy_agent::launch;
 use divvy_model::{Code, Fault};
 
 use super::job::{SLURM, of_slurmd};
@@ -35,9 +35,9 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
     }
     let node = node::read(&node::file_of(node_file, &name)?)?;
     let run = node::run_dir(&node);
-    let agent: Client = node::agent(&node).map_err(|refusal| refusal.fault)?;
+    let (_, slices) =
+        node::ask(&node, |agent| node::slices(agent, &name)).map_err(|refusal| refusal.fault)?;
     let uid = rustix::process::getuid().as_raw();
-    let slices = node::slices(&agent, &name)?;
     let own = slices.iter().find(|slice| {
         let is_jobs = slice
             .job
