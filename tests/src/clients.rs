@@ -58,6 +58,25 @@ pub fn nova_parsers() -> Option<(PathBuf, PathBuf)> {
     require(python.exists(), "Nova's parsers (cargo xtask setup)").then_some((python, program))
 }
 
+/// The interpreter with JupyterHub and pytest-xdist, whose packages are those of tests/jobs/requirements.txt; nothing when it was
+/// not set up and need not be.
+pub fn jobs_python() -> Option<PathBuf> {
+    let python = workspace().join("target/jobs/bin/python");
+    require(python.exists(), "JupyterHub (cargo xtask setup)").then_some(python)
+}
+
+/// JupyterHub's proxy, a program for node; nothing when it was not set up and need not be.
+pub fn hub_proxy() -> Option<PathBuf> {
+    let proxy = workspace()
+        .join("target/jobs-proxy/node_modules/configurable-http-proxy/bin/configurable-http-proxy");
+    require(proxy.exists(), "JupyterHub's proxy (cargo xtask setup)").then_some(proxy)
+}
+
+/// GNU parallel.
+pub fn parallel() -> Option<PathBuf> {
+    on_path("parallel", "GNU parallel (cargo xtask setup)")
+}
+
 /// nvtop, or nothing when it was not set up and need not be.
 pub fn nvtop() -> Option<PathBuf> {
     let nvtop = workspace().join("target/debian/nvtop/usr/bin/nvtop");

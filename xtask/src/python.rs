@@ -40,6 +40,12 @@ pub fn tools(also: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("Cannot write {}", pointer.display()))
 }
 
+/// Makes `target/jobs` with the packages of tests/jobs/requirements.txt: JupyterHub, and what slices for jobs are tested with.
+pub fn jobs() -> anyhow::Result<()> {
+    let list = workspace_root().join("tests/jobs/requirements.txt");
+    environment(&workspace_root().join("target/jobs"), &list)
+}
+
 /// Makes `target/nova` with the packages of tests/nova/requirements.txt: Nova's own parsers of what is written for it.
 pub fn nova() -> anyhow::Result<()> {
     let list = workspace_root().join("tests/nova/requirements.txt");

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
+use crate::cargo::{finish, workspace_root};
 use crate::debian::Release;
 use crate::{debian, python};
 
@@ -34,6 +35,39 @@ fn is_installed(program: &str) -> bool {
     ["/usr/bin", "/usr/sbin"]
         .iter()
         .any(|folder| Path::new(folder).join(program).exists())
+}
+
+/// JupyterHub's proxy, into `target/jobs-proxy`: exactly what tests/jobs/package-lock.json lists, each with its hash. Nothing of
+/// it is run.
+fn proxy() -> anyhow::Result<()> {
+    let (from, to) = (
+        workspace_root().join("tests/jobs"),
+        workspace_root().join("target/jobs-proxy"),
+    );
+    let lock = std::fs::read(from.join("package-lock.json")).context("Cannot read the proxy's list")?;
+    let stamp = to.join("divvy-lock.json");
+    if std::fs::read(&stamp).is_ok_and(|have| have == lock) {
+        return Ok(());
+    }
+    if !["npm", "node"].iter().all(|program| is_installed(program)) {
+        debian::install(&["nodejs", "npm"], "JupyterHub's proxy")?;
+    }
+    std::fs::create_dir_all(&to).with_context(|| format!("Cannot make {}", to.display()))?;
+    for name in ["package.json", "package-lock.json"] {
+        std::fs::copy(from.join(name), to.join(name)).with_context(|| format!("Cannot copy {name}"))?;
+    }
+    println!(
+        "setup: installing JupyterHub's proxy from npm into {}",
+        to.display()
+    );
+    finish(Command::new("npm").current_dir(&to).args([
+        "ci",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--silent",
+    ]))?;
+    std::fs::write(&stamp, lock).with_context(|| format!("Cannot write {}", stamp.display()))
 }
 
 /// The wide-character ncurses that nvtop is linked with.
@@ -111,6 +145,11 @@ pub fn for_tests() -> anyhow::Result<()> {
     // The index of Python packages has its sources only, which would have to be run to be installed.
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;
+    python::jobs()?;
+    proxy()?;
+    if !is_installed("parallel") {
+        debian::install(&["parallel"], "the examples for GNU parallel")?;
+    }
     let nvtop = debian::unpack("nvtop", Release::Own, "contrib")?.join("usr/bin/nvtop");
     let loads = Command::new("ldd")
         .arg(nvtop)

@@ -11,9 +11,10 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     "examples/cuda",
     "examples/python",
+    "tests/jobs",
     "tests/nova",
     "tests/numba",
     "tests/tools",
