@@ -1,7 +1,7 @@
 //! Python environments under the workspace, holding exactly what a requirements file lists: wheels only, each with a
 //! hash that the list names. Installing one runs nothing of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ pub fn examples() -> anyhow::Result<()> {
 }
 
 /// Makes `target/nvcc-venv` with the packages of examples/cuda/requirements.txt: NVIDIA's nvcc. Answers where it is.
-pub fn compiler() -> anyhow::Result<std::path::PathBuf> {
+pub fn compiler() -> anyhow::Result<PathBuf> {
     let folder = workspace_root().join("target/nvcc-venv");
     environment(&folder, &workspace_root().join("examples/cuda/requirements.txt"))?;
     Ok(folder)
@@ -30,20 +30,30 @@ pub fn compiler() -> anyhow::Result<std::path::PathBuf> {
 pub fn tools(also: &Path) -> anyhow::Result<()> {
     let folder = workspace_root().join("target/tools");
     environment(&folder, &workspace_root().join("tests/tools/requirements.txt"))?;
-    let asked = Command::new(folder.join("bin/python"))
-        .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
-        .output()
-        .context("Cannot ask Python where its packages lie")?;
-    let packages = String::from_utf8(asked.stdout).context("Python's packages lie at an odd path")?;
-    let pointer = Path::new(packages.trim()).join("divvy.pth");
+    let pointer = packages_of(&folder.join("bin/python"))?.join("divvy.pth");
     std::fs::write(&pointer, format!("{}\n", also.display()))
         .with_context(|| format!("Cannot write {}", pointer.display()))
 }
 
-/// Makes `target/jobs` with the packages of tests/jobs/requirements.txt: JupyterHub, and what slices for jobs are tested with.
+/// Makes `target/jobs` with the packages of tests/jobs/requirements.txt: JupyterHub, and what slices for jobs are tested with. The
+/// examples' packages can be imported there too.
 pub fn jobs() -> anyhow::Result<()> {
-    let list = workspace_root().join("tests/jobs/requirements.txt");
-    environment(&workspace_root().join("target/jobs"), &list)
+    let folder = workspace_root().join("target/jobs");
+    environment(&folder, &workspace_root().join("tests/jobs/requirements.txt"))?;
+    let examples = packages_of(&workspace_root().join(".venv/bin/python"))?;
+    let pointer = packages_of(&folder.join("bin/python"))?.join("examples.pth");
+    std::fs::write(&pointer, format!("{}\n", examples.display()))
+        .with_context(|| format!("Cannot write {}", pointer.display()))
+}
+
+/// Where an interpreter's packages lie.
+fn packages_of(python: &Path) -> anyhow::Result<PathBuf> {
+    let asked = Command::new(python)
+        .args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+        .output()
+        .context("Cannot ask Python where its packages lie")?;
+    let packages = String::from_utf8(asked.stdout).context("Python's packages lie at an odd path")?;
+    Ok(PathBuf::from(packages.trim()))
 }
 
 /// Makes `target/nova` with the packages of tests/nova/requirements.txt: Nova's own parsers of what is written for it.
