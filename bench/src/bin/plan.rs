@@ -174,7 +174,7 @@ fn peak_mib() -> anyhow::Result<u64> {
     Ok(number.parse::<u64>()? >> 10)
 }
 
-/// A list as kubectl prints it. Claims ask for more than there is, so that placing has to look everywhere.
+/// A list as kubectl prints it. Ten claims a node all find a place; with fewer nodes, some find none, and other ways are tried.
 fn cluster(nodes: usize, claims: usize) -> anyhow::Result<String> {
     let mut text = String::from("{\"kind\":\"List\",\"items\":[");
     text.push_str(
