@@ -110,6 +110,14 @@ pub fn address(text: &str) -> Result<String, Fault> {
     }
 }
 
+/// The addresses that name something in a folder. Other names are none of the kernel's: a captured tree may have quotes and
+/// commas there, for the texts that addresses are put into.
+pub(crate) fn addresses(root: &Sysroot, folder: &str) -> Vec<String> {
+    let mut names = root.names(folder);
+    names.retain(|name| address(name).as_deref() == Ok(name));
+    names
+}
+
 impl Function {
     /// Reads one; None where there is none of this address, or it is going away.
     #[must_use]
@@ -140,7 +148,7 @@ impl Function {
     /// Every function of this machine, by address.
     #[must_use]
     pub fn all(root: &Sysroot) -> Vec<Self> {
-        let names = root.names(DEVICES);
+        let names = addresses(root, DEVICES);
         names.iter().filter_map(|name| Self::read(root, name)).collect()
     }
 
@@ -228,6 +236,36 @@ mod tests {
         ] {
             assert_eq!(address(text).expect_err(text).code, Code::Usage, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_no_address_is_no_function() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let built = divvy_host::built::Built::at(folder.path());
+        for name in [
+            "0000:01:00.0",
+            "0000:01:00.0,file=x",
+            "0000:02:00.0\"}",
+            "0000:0A:00.0",
+            "x",
+        ] {
+            for file in ["class", "vendor", "device"] {
+                built.file(&format!("{DEVICES}/{name}/{file}"), "0x030000\n");
+            }
+            let vendor = format!("{DEVICES}/{name}/vendor");
+            built.file(&vendor, "0x10de\n");
+            built.file(&format!("{DEVICES}/{name}/device"), "0x2330\n");
+            built.link(&format!("{}/7/devices/{name}", crate::group::GROUPS), "x");
+        }
+        let root = Sysroot::at(folder.path());
+        let found = |functions: Vec<Function>| -> Vec<String> {
+            functions.into_iter().map(|function| function.address).collect()
+        };
+        assert_eq!(found(Function::all(&root)), ["0000:01:00.0"]);
+        assert_eq!(
+            found(crate::group::Group::read(&root, 7).functions),
+            ["0000:01:00.0"]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
 
-use crate::function::{DEVICES, Function, Kind};
+use crate::function::{DEVICES, Function, Kind, addresses};
 
 /// Where groups are, below the root.
 pub const GROUPS: &str = "sys/kernel/iommu_groups";
@@ -32,7 +32,7 @@ impl Group {
     /// The group of this number.
     #[must_use]
     pub fn read(root: &Sysroot, number: u32) -> Self {
-        let names = root.names(&format!("{GROUPS}/{number}/devices"));
+        let names = addresses(root, &format!("{GROUPS}/{number}/devices"));
         let functions = names.iter().filter_map(|name| Function::read(root, name));
         Self {
             number,

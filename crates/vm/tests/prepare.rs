@@ -227,3 +227,79 @@ fn what_fails_on_the_way_is_put_back() {
     after.retain(|name, _| !name.contains("divvy-new") && !name.contains("vm/prepare"));
     assert_eq!(after, before);
 }
+
+/// A machine's copy may be another user's, who puts a link where a file is about to be written.
+#[test]
+fn nothing_outside_a_hostile_copy_changes() {
+    let outside = tempfile::tempdir().expect("a folder");
+    let secret = outside.path().join("secret");
+    std::fs::write(&secret, "mine").expect("written");
+    let (folder, built) = machine(MACHINES[0].1, MACHINES[0].2, "GenuineIntel");
+    let planned = plan(&built);
+    let link = |path: &str| symlink(&secret, folder.path().join(path)).expect("a link");
+    for change in &planned.changes {
+        let aside = Path::new(&change.path).with_extension("divvy-new");
+        let above = folder.path().join(&change.path);
+        std::fs::create_dir_all(above.parent().expect("a folder")).expect("a folder");
+        link(&aside.to_string_lossy());
+        link(&format!("{}.divvy-new", change.path));
+    }
+    apply(folder.path(), &planned).expect("written in the tree");
+    assert_eq!(std::fs::read_to_string(&secret).expect("a file"), "mine");
+    undo(folder.path()).expect("put back");
+    assert_eq!(std::fs::read_to_string(&secret).expect("a file"), "mine");
+    // A folder of its own leads elsewhere, and what is there is no file.
+    let first = &planned.changes.last().expect("some").path;
+    let above = Path::new(first).parent().expect("a folder");
+    std::fs::remove_dir_all(folder.path().join(above)).expect("removed");
+    symlink(outside.path(), folder.path().join(above)).expect("a link");
+    let fault = apply(folder.path(), &planned).expect_err("a link");
+    assert!(fault.message.contains("is a link"), "{fault:?}");
+    assert_eq!(std::fs::read_dir(outside.path()).expect("a folder").count(), 1);
+}
+
+#[test]
+fn what_was_edited_behind_the_plan_is_let_be() {
+    let (folder, built) = machine(MACHINES[6].1, MACHINES[6].2, "GenuineIntel");
+    let planned = plan(&built);
+    let edited = format!("{GRUB}GRUB_TIMEOUT=1\n");
+    built.file("etc/default/grub", &edited);
+    let fault = apply(folder.path(), &planned).expect_err("it was edited");
+    assert!(fault.message.contains("was changed while"), "{fault:?}");
+    let now = std::fs::read_to_string(folder.path().join("etc/default/grub")).expect("it is there");
+    assert_eq!(now, edited);
+    apply(folder.path(), &plan(&built)).expect("the new plan is applied");
+    undo(folder.path()).expect("put back");
+    let now = std::fs::read_to_string(folder.path().join("etc/default/grub")).expect("it is there");
+    assert_eq!(now, edited);
+}
+
+/// An end in the middle of `--apply` leaves the last files as they were, and one of `--undo` the first.
+#[test]
+fn an_end_in_the_middle_can_be_undone() {
+    for (name, release, files) in MACHINES {
+        let (folder, built) = machine(release, files, "GenuineIntel");
+        let before = everything(folder.path());
+        let planned = plan(&built);
+        for cut in 0..=planned.changes.len() {
+            for applying in [true, false] {
+                // What a plan before this one left while it was being kept.
+                built.file("var/lib/divvy/vm/prepare.new/list.json", "{");
+                apply(folder.path(), &planned).expect(name);
+                let (done, open) = planned.changes.split_at(cut);
+                for change in if applying { open } else { done } {
+                    match &change.before {
+                        Some(text) => built.file(&change.path, text),
+                        None => built.remove(&change.path),
+                    }
+                }
+                assert!(
+                    apply(folder.path(), &planned).is_err(),
+                    "{name}: it is not undone"
+                );
+                undo(folder.path()).unwrap_or_else(|fault| panic!("{name} {cut} {applying}: {fault:?}"));
+                assert_eq!(everything(folder.path()), before, "{name} {cut} {applying}");
+            }
+        }
+    }
+}

@@ -1,16 +1,15 @@
 //! Writes a plan's files, and puts them back byte for byte.
 //!
 //! What was there lies in `/var/lib/divvy/vm/prepare` before anything changes: a list of the files, and a copy of each.
+//! So an end in the middle, of this program or of the machine, leaves each file old or new, and the list says which is which.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use divvy_model::{Code, Fault};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Command, Plan};
+use super::tree::Tree;
 use crate::record::{FOLDER, Store};
 
 /// A file that was changed.
@@ -32,40 +31,54 @@ struct List {
     undo: Vec<Vec<String>>,
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> Fault {
-    let code = match error.kind() {
-        io::ErrorKind::PermissionDenied => Code::Privilege,
-        _ => Code::VmHost,
-    };
-    Fault::new(code, format!("cannot {what} {}", path.display())).because(error)
+/// Where what was there lies, below a root.
+fn kept() -> String {
+    format!("{FOLDER}/prepare")
 }
 
-/// Where what was there lies, below a root.
-fn kept(root: &Path) -> PathBuf {
-    root.join(FOLDER).join("prepare")
+/// Where it lies while it is not whole, before and after.
+fn aside() -> String {
+    format!("{FOLDER}/prepare.new")
+}
+
+fn copy(folder: &str, number: usize) -> String {
+    format!("{folder}/{number}")
 }
 
 /// Writes the files. Whatever fails, those that were written are put back.
 ///
 /// # Errors
-/// [`Code::VmHost`] where an earlier plan was not undone, a file is a link or cannot be written; [`Code::Privilege`].
+/// [`Code::VmHost`] where an earlier plan was not undone, a file was changed since the plan was made, is a link or cannot be
+/// written; [`Code::Privilege`].
 pub fn apply(root: &Path, plan: &Plan) -> Result<(), Fault> {
     let _lock = Store::open(root)?;
-    let folder = kept(root);
-    if folder.exists() {
+    let tree = Tree::open(root)?;
+    if tree.has(&kept()) {
         return Err(Fault::new(
             Code::VmHost,
             "an earlier plan was applied here, and this one differs",
         )
         .hint("`divvy vm prepare --undo` first"));
     }
-    let aside = folder.with_extension("new");
-    let write =
-        |path: &Path, bytes: &[u8]| fs::write(path, bytes).map_err(|error| failed("write", path, &error));
-    if aside.exists() {
-        fs::remove_dir_all(&aside).map_err(|error| failed("remove", &aside, &error))?;
+    tree.clear(&aside())?;
+    let list = keep(&tree, plan).inspect_err(|_| {
+        // The next one removes what is left.
+        let _left = tree.clear(&aside());
+    })?;
+    for change in &plan.changes {
+        if let Err(fault) = tree.put(&change.path, change.after.as_bytes()) {
+            return Err(match back(&tree, &list) {
+                Ok(()) => fault.cause("the files are as they were"),
+                Err(second) => fault.after(&second),
+            });
+        }
     }
-    fs::create_dir(&aside).map_err(|error| failed("make", &aside, &error))?;
+    Ok(())
+}
+
+/// Copies what is there, on disk before anything changes.
+fn keep(tree: &Tree, plan: &Plan) -> Result<List, Fault> {
+    tree.make(&aside())?;
     let mut list = List {
         files: Vec::new(),
         undo: plan
@@ -76,34 +89,29 @@ pub fn apply(root: &Path, plan: &Plan) -> Result<(), Fault> {
             .collect(),
     };
     for (number, change) in plan.changes.iter().enumerate() {
-        let path = root.join(&change.path);
-        plain(root, &change.path)?;
-        let existed = path.exists();
-        if existed {
-            let bytes = fs::read(&path).map_err(|error| failed("read", &path, &error))?;
-            write(&aside.join(number.to_string()), &bytes)?;
+        let now = tree.read(&change.path)?;
+        if now.as_deref() != change.before.as_deref().map(str::as_bytes) {
+            return Err(Fault::new(
+                Code::VmHost,
+                format!("/{} was changed while the plan was made", change.path),
+            )
+            .hint("look at the new plan with `divvy vm prepare`, then apply it"));
+        }
+        if let Some(bytes) = &now {
+            tree.put(&copy(&aside(), number), bytes)?;
         }
         list.files.push(Kept {
-            folders: missing(root, &change.path),
+            folders: tree.missing(change.path.rsplit_once('/').map_or(".", |(above, _)| above)),
             path: change.path.clone(),
-            existed,
+            existed: now.is_some(),
             written: change.after.clone(),
         });
     }
     let text = serde_json::to_vec_pretty(&list)
         .map_err(|error| Fault::new(Code::Internal, "cannot write the list").because(&error))?;
-    write(&aside.join("list.json"), &text)?;
-    fs::rename(&aside, &folder).map_err(|error| failed("keep", &folder, &error))?;
-    for change in &plan.changes {
-        if let Err(fault) = put(root, &change.path, change.after.as_bytes()) {
-            let back = back(root, &folder, &list, true);
-            return Err(match back {
-                Ok(()) => fault.cause("the files are as they were"),
-                Err(second) => fault.after(&second),
-            });
-        }
-    }
-    Ok(())
+    tree.put(&format!("{}/list.json", aside()), &text)?;
+    tree.rename(&aside(), &kept())?;
+    Ok(list)
 }
 
 /// Puts the files back as they were; the commands that make the loader see it.
@@ -112,20 +120,20 @@ pub fn apply(root: &Path, plan: &Plan) -> Result<(), Fault> {
 /// [`Code::VmHost`] where nothing was applied, or a file was changed since; [`Code::Privilege`].
 pub fn undo(root: &Path) -> Result<Vec<Command>, Fault> {
     let _lock = Store::open(root)?;
-    let folder = kept(root);
-    let path = folder.join("list.json");
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Fault::new(Code::VmHost, "nothing was applied here")
-                .hint("`divvy vm prepare` shows the plan, `--apply` writes it"));
-        }
-        Err(error) => return Err(failed("read", &path, &error)),
-    };
-    let list: List = serde_json::from_slice(&bytes).map_err(|error| {
-        Fault::new(Code::VmHost, format!("{} is damaged", path.display())).because(&error)
+    let tree = Tree::open(root)?;
+    let path = format!("{}/list.json", kept());
+    let bytes = tree.read(&path)?.ok_or_else(|| {
+        Fault::new(Code::VmHost, "nothing was applied here")
+            .hint("`divvy vm prepare` shows the plan, `--apply` writes it")
     })?;
-    back(root, &folder, &list, false)?;
+    let list: List = serde_json::from_slice(&bytes).map_err(|error| {
+        Fault::new(
+            Code::VmHost,
+            format!("{} is damaged", tree.shown(&path).display()),
+        )
+        .because(&error)
+    })?;
+    back(&tree, &list)?;
     let commands = list.undo.into_iter().map(|words| Command {
         undo: Vec::new(),
         words,
@@ -133,91 +141,49 @@ pub fn undo(root: &Path) -> Result<Vec<Command>, Fault> {
     Ok(commands.collect())
 }
 
-/// `partly`: some files may not have been written yet.
-fn back(root: &Path, folder: &Path, list: &List, partly: bool) -> Result<(), Fault> {
-    let differs = |file: &&Kept| {
-        let now = fs::read(root.join(&file.path)).unwrap_or_default();
-        now != file.written.as_bytes()
-    };
-    if !partly && let Some(file) = list.files.iter().find(differs) {
-        return Err(Fault::new(
-            Code::VmHost,
-            format!("/{} was changed since it was written", file.path),
-        )
-        .hint(format!(
-            "look at it, and remove what is no longer wanted; the file as it was first lies in {}",
-            folder.display()
-        )));
-    }
+/// Puts back each file that is as it was written. One that is as it was first was not written yet, or is back already; one that
+/// is neither is a person's, and nothing changes then.
+fn back(tree: &Tree, list: &List) -> Result<(), Fault> {
+    let mut first = Vec::new();
     for (number, file) in list.files.iter().enumerate() {
-        let path = root.join(&file.path);
-        if file.existed {
-            let copy = folder.join(number.to_string());
-            let bytes = fs::read(&copy).map_err(|error| failed("read", &copy, &error))?;
-            put(root, &file.path, &bytes)?;
-        } else if path.exists() {
-            fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))?;
+        let copy = copy(&kept(), number);
+        let was = match file.existed {
+            true => Some(tree.read(&copy)?.ok_or_else(|| {
+                Fault::new(
+                    Code::VmHost,
+                    format!("{} is missing", tree.shown(&copy).display()),
+                )
+                .hint(format!("put /{} back by hand", file.path))
+            })?),
+            false => None,
+        };
+        let now = tree.read(&file.path)?;
+        if now == was {
+            continue;
         }
-        for made in file.folders.iter().rev() {
-            // Others may have put something there.
-            let _not_empty = fs::remove_dir(root.join(made));
+        if now.as_deref() != Some(file.written.as_bytes()) {
+            return Err(Fault::new(
+                Code::VmHost,
+                format!("/{} was changed since it was written", file.path),
+            )
+            .hint(format!(
+                "look at it, and remove what is no longer wanted; the file as it was first lies in {}",
+                tree.shown(&kept()).display()
+            )));
+        }
+        first.push((file, was));
+    }
+    for (file, was) in first {
+        match was {
+            Some(bytes) => tree.put(&file.path, &bytes)?,
+            None => tree.remove(&file.path)?,
         }
     }
-    fs::remove_dir_all(folder).map_err(|error| failed("remove", folder, &error))
-}
-
-/// The folders above a path that are not there, the outermost first.
-fn missing(root: &Path, path: &str) -> Vec<String> {
-    let mut folders = Vec::new();
-    let mut at = Path::new(path).parent();
-    while let Some(folder) = at.filter(|folder| !folder.as_os_str().is_empty()) {
-        if root.join(folder).exists() {
-            break;
-        }
-        folders.push(folder.to_string_lossy().into_owned());
-        at = folder.parent();
+    for made in list.files.iter().flat_map(|file| file.folders.iter().rev()) {
+        // Others may have put something there.
+        let _not_empty = tree.remove_empty(made);
     }
-    folders.reverse();
-    folders
-}
-
-/// Refuses a path with a link in it: what it leads to is not what was planned.
-fn plain(root: &Path, path: &str) -> Result<(), Fault> {
-    let mut at = root.to_owned();
-    for part in Path::new(path) {
-        at.push(part);
-        match fs::symlink_metadata(&at) {
-            Ok(facts) if facts.file_type().is_symlink() => {
-                return Err(Fault::new(Code::VmHost, format!("{} is a link", at.display()))
-                    .hint("change the file that it leads to by hand"));
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-            Err(error) => return Err(failed("look at", &at, &error)),
-        }
-    }
-    Ok(())
-}
-
-/// Replaces a file whole, and keeps its mode and owner.
-fn put(root: &Path, path: &str, bytes: &[u8]) -> Result<(), Fault> {
-    let path = root.join(path);
-    let write = || -> io::Result<()> {
-        let folder = path.parent().unwrap_or(root);
-        fs::create_dir_all(folder)?;
-        let aside = path.with_extension("divvy-new");
-        fs::write(&aside, bytes)?;
-        match fs::metadata(&path) {
-            Ok(old) => {
-                chown(&aside, Some(old.uid()), Some(old.gid()))?;
-                fs::set_permissions(&aside, old.permissions())?;
-            }
-            Err(_) => fs::set_permissions(&aside, fs::Permissions::from_mode(0o644))?,
-        }
-        fs::File::open(&aside)?.sync_all()?;
-        fs::rename(&aside, &path).inspect_err(|_| {
-            let _never_made = fs::remove_file(&aside);
-        })
-    };
-    write().map_err(|error| failed("write", &path, &error))
+    // In one step: a list without its files would be taken for one that was applied.
+    tree.rename(&kept(), &aside())?;
+    tree.clear(&aside())
 }

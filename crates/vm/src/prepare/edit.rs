@@ -20,8 +20,12 @@ pub fn grub(text: &str, variable: &str, words: &[String]) -> Option<String> {
                 Some(quote) => value.strip_prefix(quote)?.strip_suffix(quote)?,
                 None => value,
             };
-            // Commands, other variables, escaped letters and comments are not for us to change.
-            if inner.contains(['$', '`', '\\', '"', '\'', '#']) || (quote.is_none() && inner.contains(' ')) {
+            // Commands, other variables, escaped letters and comments are not for us to change. Without quotes a command may
+            // stand behind the value: in quotes it would be a part of it.
+            let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.,:=/@%+".contains(letter);
+            if inner.contains(['$', '`', '\\', '"', '\'', '#'])
+                || (quote.is_none() && !inner.chars().all(is_plain))
+            {
                 return None;
             }
             let lacking = lacking(inner, words);
@@ -126,6 +130,9 @@ mod tests {
             "\"a",
             "\"a\" # why",
             "a b",
+            "a;b",
+            "a\tb",
+            "a&",
             "\"a\\\"b\"",
         ] {
             assert_eq!(change(&format!("{name}={odd}\n")), None, "{odd}");

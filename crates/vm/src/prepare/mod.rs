@@ -8,3 +8,4 @@ pub mod apply;
 pub mod plan;
 
 mod edit;
+mod tree;
