@@ -442,6 +442,14 @@ impl Config {
             );
             return Err(self.blame("user_slices", fault));
         }
+        let worker_memory: Option<Bytes> = self.get("worker_memory")?;
+        if worker_memory.is_some_and(|bytes| bytes < LEAST_WORKER_MEMORY) {
+            let fault = bad(
+                "worker_memory",
+                "it must be at least 16MiB: no worker starts with less; leave it out for no limit",
+            );
+            return Err(self.blame("worker_memory", fault));
+        }
         let quantum = self.duration("quantum")?.unwrap_or(defaults.quantum);
         if !(Duration::from_millis(1)..=Duration::from_millis(30)).contains(&quantum) {
             let fault = bad("quantum", "it must be from 1ms to 30ms");
@@ -460,7 +468,7 @@ impl Config {
             max_slices,
             user_memory: self.get("user_memory")?,
             user_slices,
-            worker_memory: self.get("worker_memory")?,
+            worker_memory,
             user_compute: self.get("user_compute")?,
             timeslice_replicas,
             mig_instances: self.get("mig_instances")?.unwrap_or(defaults.mig_instances),
@@ -531,6 +539,9 @@ pub fn a_second_at_least(text: &str) -> Result<Duration, Fault> {
         .hint("write 1s at least; without it there is no end")),
     }
 }
+
+/// With less no worker starts.
+const LEAST_WORKER_MEMORY: Bytes = Bytes(16 << 20);
 
 fn bad(what: &str, hint: &str) -> Fault {
     Fault::new(Code::Config, format!("`{what}` was not understood")).hint(hint)

@@ -80,6 +80,40 @@ fn what_a_package_put_there_is_the_packages() {
     );
 }
 
+/// The helper may write control groups only where the setting needs it.
+#[test]
+fn the_helper_makes_groups_only_where_workers_memory_is_limited() {
+    let unit = std::fs::read_to_string(units().join("divvy-helper.service")).expect("a unit");
+    assert!(unit.contains("\nProtectControlGroups=yes\n"), "{unit}");
+    let host = Host::new();
+    let root = host.folder().join("root");
+    let limits = root.join("etc/systemd/system/divvy-helper.service.d/worker-memory.conf");
+    agent(&host, "install", &root, &[]);
+    assert!(!limits.exists());
+    let settings = root.join(FILES[4]);
+    std::fs::write(&settings, "# worker_memory = \"1GiB\"\n").expect("edited");
+    agent(&host, "install", &root, &[]);
+    assert!(!limits.exists(), "a comment is no setting");
+    std::fs::write(&settings, "run_dir = \"/run/divvy\"\nworker_memory = \"4GiB\"\n").expect("edited");
+    agent(&host, "install", &root, &["--dry-run"]);
+    assert!(!limits.exists(), "a dry run writes nothing");
+    for _ in 0..2 {
+        agent(&host, "install", &root, &[]);
+        let text = std::fs::read_to_string(&limits).expect("written");
+        assert!(text.contains("\n[Service]\nProtectControlGroups=no\n"), "{text}");
+    }
+    std::fs::write(&settings, "run_dir = \"/run/divvy\"\n").expect("edited");
+    agent(&host, "install", &root, &[]);
+    assert!(
+        !limits.parent().expect("a folder").exists(),
+        "the setting is off again"
+    );
+    std::fs::write(&settings, "worker_memory = \"4GiB\"\n").expect("edited");
+    agent(&host, "install", &root, &[]);
+    agent(&host, "uninstall", &root, &[]);
+    assert!(!limits.parent().expect("a folder").exists());
+}
+
 #[test]
 fn what_was_edited_stays() {
     let host = Host::new();

@@ -302,6 +302,10 @@ fn a_file_is_checked_as_a_service_s_agent_reads_it() {
         status == Some(1) && said.contains("user_slices"),
         "hidden by the variable: {said}"
     );
+    for (size, status) in [("0", 1), ("15MiB", 1), ("16MiB", 0)] {
+        let (found, said) = check(&format!("worker_memory = \"{size}\""), "2");
+        assert_eq!(found, Some(status), "{size}: {said}");
+    }
     assert_eq!(check("user_memory = [", "2").0, Some(1));
     let (status, said) = host.refused(&["config", "check", "/nonexistent.toml"]);
     assert!(status == 2 && said.contains("there is no file"), "{said}");

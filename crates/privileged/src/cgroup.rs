@@ -6,12 +6,13 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, mkdirat, open, openat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, lstat, mkdirat, open, openat, unlinkat};
 use rustix::io::Errno;
 
-/// How a group of workers begins; the numbers of this process, the slice and the user follow.
+/// How a group of workers begins; the numbers of this process, the slice and the user follow, and one of the group's own.
 const PREFIX: &str = "divvy-workers-";
 
 /// The kernel's two ways of control groups.
@@ -27,6 +28,8 @@ struct Place {
     version: Version,
     /// Its folder.
     own: PathBuf,
+    /// Where the controller is mounted.
+    mount: PathBuf,
     /// The mount's device, as stat(2) has it.
     device: u64,
     /// It is the topmost group that this process sees.
@@ -52,13 +55,9 @@ impl Group {
             return Ok(None);
         };
         sweep(&above);
-        let name = format!("{PREFIX}{}-{slice:08x}-{uid}", std::process::id());
-        match mkdirat(&above, &name, Mode::from_raw_mode(0o755)) {
-            // One whose workers have ended and that is not removed yet.
-            Err(Errno::EXIST) => {}
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => return Ok(None),
-            made => made?,
-        }
+        let Some(name) = make_in(&above, slice, uid)? else {
+            return Ok(None);
+        };
         let folder = open_folder_at(&above, &name)?;
         let group = Self { above, folder, name };
         let (limit, with_swap, of_swap) = match version {
@@ -99,6 +98,25 @@ impl Group {
     }
 }
 
+/// Makes a group that was not there: one that is there may be another's, or have processes under another limit. Its name;
+/// none where this process may make none.
+fn make_in(above: &OwnedFd, slice: u32, uid: u32) -> Result<Option<String>, Errno> {
+    /// Another process of this one's number may have left as many, with processes in them.
+    const TRIES: u32 = 64;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..TRIES {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{slice:08x}-{uid}-{number}", std::process::id());
+        match mkdirat(above, &name, Mode::from_raw_mode(0o755)) {
+            Err(Errno::EXIST) => {}
+            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) => return Ok(None),
+            Err(error) => return Err(error),
+            Ok(()) => return Ok(Some(name)),
+        }
+    }
+    Err(Errno::EXIST)
+}
+
 fn open_folder_at(above: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(above, name, flags, Mode::empty())
@@ -120,13 +138,24 @@ fn above(place: &Place) -> Result<Option<(OwnedFd, Version)>, Errno> {
     };
     let folder = open(path, flags, Mode::empty())?;
     // It is the mount that the kernel told of, and no other file system over it.
-    if fstat(&folder)?.st_dev != place.device {
+    if fstat(&folder)?.st_dev != place.device || !are_roots(path, &place.mount) {
         return Ok(None);
     }
     if place.version == Version::Two && !hands_on_memory(&folder) {
         return Ok(None);
     }
     Ok(Some((folder, place.version)))
+}
+
+/// Whether root alone can move processes in this group and in each above it. Where a service manager gave one of them to a
+/// user, as for a session, that user could take workers out of their limit.
+fn are_roots(path: &Path, mount: &Path) -> bool {
+    let is_roots = |path: &Path| match lstat(path) {
+        Ok(facts) => facts.st_uid == 0 && facts.st_mode & 0o022 == 0,
+        Err(errno) => errno == Errno::NOENT,
+    };
+    let mut folders = path.ancestors().take_while(|folder| folder.starts_with(mount));
+    folders.all(|folder| is_roots(folder) && is_roots(&folder.join("cgroup.procs")))
 }
 
 /// Whether the groups in a folder of version 2 have the memory controller, which is asked for where they have not.
@@ -236,6 +265,7 @@ fn place_in(groups: &str, mounts: &str) -> Option<Place> {
         Some(Place {
             version,
             own: Path::new(at).join(below),
+            mount: at.into(),
             device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
             is_root: below.as_os_str().is_empty(),
         })
@@ -283,6 +313,58 @@ mod tests {
         assert_eq!(ended_in("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), Some(3));
         assert_eq!(ended_in("low 0\noom 1\noom_kill 1\noom_group_kill 0\n"), Some(1));
         assert_eq!(ended_in("max 3\n"), None);
+    }
+
+    #[test]
+    fn no_group_is_made_where_another_user_moves_processes() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let mount = tempfile::tempdir().expect("a folder");
+        let [session, own] = ["session", "session/own"].map(|name| mount.path().join(name));
+        fs::create_dir_all(&own).expect("folders");
+        let place = Place {
+            version: Version::One,
+            device: lstat(&own).expect("it is there").st_dev,
+            mount: mount.path().into(),
+            own: own.clone(),
+            is_root: false,
+        };
+        let may_be = || above(&place).expect("looked").is_some();
+        assert!(may_be());
+        for (path, what) in [(&own, "its own"), (&session, "one above")] {
+            std::os::unix::fs::chown(path, Some(1000), None).expect("given away");
+            assert!(!may_be(), "{what}");
+            std::os::unix::fs::chown(path, Some(0), None).expect("taken back");
+        }
+        let procs = session.join("cgroup.procs");
+        fs::write(&procs, "").expect("a file");
+        std::os::unix::fs::chown(&procs, Some(1000), None).expect("given away");
+        assert!(!may_be(), "the file by which processes are moved");
+    }
+
+    #[test]
+    fn a_group_that_is_there_is_not_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let above: OwnedFd = fs::File::open(folder.path()).expect("opened").into();
+        let first = make_in(&above, 7, 70_007).expect("made").expect("a name");
+        let number: u32 = first
+            .rsplit('-')
+            .next()
+            .and_then(|number| number.parse().ok())
+            .expect("a number");
+        // Other groups may be made meanwhile: some of the next names are taken.
+        for next in number + 1..number + 10 {
+            let name = format!("{PREFIX}{}-00000007-70007-{next}", std::process::id());
+            let _taken = fs::create_dir(folder.path().join(name));
+        }
+        let second = make_in(&above, 7, 70_007).expect("made").expect("a name");
+        let later: u32 = second
+            .rsplit('-')
+            .next()
+            .and_then(|number| number.parse().ok())
+            .expect("a number");
+        assert!(later >= number + 10, "{first} {second}");
     }
 
     /// Where this machine lets root make groups, a process that takes too much is ended, and its group goes.

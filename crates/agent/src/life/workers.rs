@@ -145,7 +145,8 @@ impl Workers {
             if memory != UNLIMITED && !is_limited && !NOT_LIMITED.swap(true, Relaxed) {
                 tracing::warn!(
                     "workers of `--isolation enforced` have no limit of host memory: this machine's control groups have no \
-                     memory controller that the helper can write to"
+                     memory controller that the helper can write to. Where systemd starts it, `divvy agent install` lets it \
+                     once `worker_memory` is set"
                 );
             }
             // The agent's own descriptors are closed then, or a client of a dead process would wait instead of being
@@ -171,9 +172,11 @@ fn memory(devices: &[DeviceRecord], beside: Option<Bytes>) -> u64 {
     let emulated = devices
         .iter()
         .filter(|device| device.kind == DeviceKind::Emulated);
-    emulated.fold(beside, |sum, device| {
+    let sum = emulated.fold(beside, |sum, device| {
         sum.saturating_add(device.memory_total_bytes.0)
-    })
+    });
+    // The largest number of all says that there is no limit.
+    sum.min(UNLIMITED - 1)
 }
 
 /// The `divvy run` that the slice goes with: only its descendants have workers.

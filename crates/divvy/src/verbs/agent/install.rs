@@ -11,7 +11,7 @@ use divvy_model::{Code, Fault};
 use nix::unistd::User;
 
 use super::split::USER;
-use super::units::{Installed, UNITS, files, program};
+use super::units::{Installed, UNITS, files, limits_workers, program, worker_memory};
 use crate::output;
 
 /// Flags of `divvy agent install` and `uninstall`.
@@ -70,6 +70,7 @@ pub fn install(args: &Args) -> Result<u8, Fault> {
     for file in &files {
         install_file(args, file)?;
     }
+    let is_other_helper = install_limits(args)?;
     if args.root.is_some() {
         output::print("not done: the user and the units' start, which belong to a running machine")?;
         return Ok(0);
@@ -89,6 +90,12 @@ pub fn install(args: &Args) -> Result<u8, Fault> {
     for unit in UNITS {
         args.step(&format!("enable and start {unit}"), || {
             systemctl(&["enable", "--now", unit])
+        })?;
+    }
+    if is_other_helper {
+        // It was started before its unit said what it may.
+        args.step("start the helper again where it runs", || {
+            systemctl(&["try-restart", "divvy-helper.service"])
         })?;
     }
     Ok(0)
@@ -115,6 +122,7 @@ pub fn uninstall(args: &Args) -> Result<u8, Fault> {
             }
         }
     }
+    remove_limits(args)?;
     for file in files.iter().rev() {
         remove_file(args, file)?;
     }
@@ -139,6 +147,36 @@ pub fn uninstall(args: &Args) -> Result<u8, Fault> {
     Ok(0)
 }
 
+/// Lets the helper make control groups where the settings limit workers' memory, and not elsewhere; whether that is another
+/// thing than before.
+fn install_limits(args: &Args) -> Result<bool, Fault> {
+    let file = worker_memory();
+    let place = args.place(file.path);
+    let settings = fs::read_to_string(args.place("/etc/divvy/config.toml")).unwrap_or_default();
+    match (limits_workers(&settings), there(&place, &file)?) {
+        (true, There::Nothing) => {
+            install_file(args, &file)?;
+            Ok(true)
+        }
+        (true, _) => install_file(args, &file).map(|()| false),
+        (false, There::Same) => {
+            remove_limits(args)?;
+            Ok(true)
+        }
+        (false, _) => Ok(false),
+    }
+}
+
+/// Takes that away again, and its folder where nothing else is in it.
+fn remove_limits(args: &Args) -> Result<(), Fault> {
+    let file = worker_memory();
+    remove_file(args, &file)?;
+    if let Some(folder) = args.place(file.path).parent().filter(|_| !args.dry_run) {
+        let _others = fs::remove_dir(folder);
+    }
+    Ok(())
+}
+
 /// What stands where a file is to be.
 enum There {
     Nothing,
@@ -160,7 +198,7 @@ fn there(place: &Path, file: &Installed) -> Result<There, Fault> {
 /// Where a distribution's package has put this file, if it has: the package then owns it.
 fn packaged(args: &Args, file: &Installed) -> Result<Option<PathBuf>, Fault> {
     const PACKAGED: &str = "/usr/lib/systemd/system";
-    if file.is_settings {
+    if file.is_settings || *file == worker_memory() {
         return Ok(None);
     }
     let unit = Path::new(file.path);

@@ -51,6 +51,21 @@ pub fn files(program: &Path) -> Vec<Installed> {
     ]
 }
 
+/// What lets the helper make control groups, which it needs for the setting `worker_memory` alone.
+pub fn worker_memory() -> Installed {
+    Installed {
+        path: "/etc/systemd/system/divvy-helper.service.d/worker-memory.conf",
+        text: include_str!("../../../../../deploy/systemd/worker-memory.conf").to_owned(),
+        is_settings: false,
+    }
+}
+
+/// Whether settings limit the memory of workers. Settings that are not understood do not: an agent does not start with them.
+pub fn limits_workers(settings: &str) -> bool {
+    let table: Option<toml::Table> = settings.parse().ok();
+    table.is_some_and(|table| table.contains_key("worker_memory"))
+}
+
 /// The settings of a machine whose agent was installed.
 const SETTINGS: &str = "\
 # Written by `divvy agent install`; yours from now on. `divvy config show` tells what may stand here.
