@@ -3,6 +3,8 @@
 //!
 //! What is signed names the pod by its UID and its node, so that grants of one pod mean nothing on another.
 
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -89,9 +91,9 @@ impl Signer {
     /// Of a file.
     ///
     /// # Errors
-    /// [`Code::Usage`] with the file and what is wrong with it.
+    /// [`Code::Usage`] with the file and what is wrong with it: also where others may read it, for each of them could grant.
     pub fn read(path: &Path) -> Result<Self, Fault> {
-        contents(path).and_then(|text| Self::of(&text).map_err(|why| wrong(path, &why)))
+        contents(path, 0o027).and_then(|text| Self::of(&text).map_err(|why| wrong(path, &why)))
     }
 
     /// Signs what a pod has.
@@ -136,9 +138,9 @@ impl Believed {
     /// Of a file.
     ///
     /// # Errors
-    /// [`Code::Usage`] with the file and what is wrong with it.
+    /// [`Code::Usage`] with the file and what is wrong with it: also where others may write it, for each of them could grant.
     pub fn read(path: &Path) -> Result<Self, Fault> {
-        contents(path).and_then(|text| Self::of(&text).map_err(|why| wrong(path, &why)))
+        contents(path, 0o022).and_then(|text| Self::of(&text).map_err(|why| wrong(path, &why)))
     }
 
     /// These keys too.
@@ -197,12 +199,35 @@ fn pem(what: &str, der: &[u8]) -> String {
     )
 }
 
-fn contents(path: &Path) -> Result<Vec<u8>, Fault> {
-    let facts = std::fs::metadata(path).map_err(|error| wrong(path, &error.to_string()))?;
+/// A file's bytes. It is root's or the caller's, and has none of these permissions.
+fn contents(path: &Path, forbidden: u32) -> Result<Vec<u8>, Fault> {
+    let failed = |error: std::io::Error| wrong(path, &error.to_string());
+    let facts = std::fs::metadata(path).map_err(failed)?;
     if !facts.is_file() || facts.len() > LARGEST_FILE {
         return Err(wrong(path, "it is no file of a key's size"));
     }
-    std::fs::read(path).map_err(|error| wrong(path, &error.to_string()))
+    let file = std::fs::File::open(path).map_err(failed)?;
+    // What was looked at may be another file by now: this one counts.
+    let facts = file.metadata().map_err(failed)?;
+    let is_owners = facts.uid() == 0 || facts.uid() == rustix::process::geteuid().as_raw();
+    if !is_owners || facts.mode() & forbidden != 0 {
+        let fault = Fault::new(
+            Code::Usage,
+            format!("`{}` cannot be used for grants", path.display()),
+        );
+        return Err(fault
+            .cause(format!(
+                "user {} has it, and its permissions are {:03o}",
+                facts.uid(),
+                facts.mode() & 0o777
+            ))
+            .hint(
+                "chown root FILE; chmod 640 a private key, 644 a public one. In a pod: `defaultMode: 0440` of the Secret, and `fsGroup`",
+            ));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
 }
 
 fn wrong(path: &Path, why: &str) -> Fault {
@@ -302,6 +327,36 @@ mod tests {
         // A key that takes the place of another: both are believed for a while.
         let both = other.believed().and(believed);
         assert!(both.granted(&pod("u-1", "a", &signed)).is_ok());
+    }
+
+    #[test]
+    fn a_key_that_others_could_use_or_replace_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (private, public) = Signer::make().expect("a key");
+        let path = folder.path().join("key");
+        let with = |text: &str, mode: u32| {
+            std::fs::write(&path, text).expect("written");
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&path, mode).expect("a mode");
+            path.as_path()
+        };
+        for mode in [0o600, 0o400, 0o440, 0o640] {
+            assert!(Signer::read(with(&private, mode)).is_ok(), "{mode:o}");
+        }
+        for mode in [0o644, 0o604, 0o660, 0o602] {
+            let fault = Signer::read(with(&private, mode))
+                .err()
+                .expect("others may use it");
+            assert!(fault.causes[0].contains("permissions"), "{mode:o} {fault:?}");
+        }
+        assert!(Believed::read(with(&public, 0o644)).is_ok());
+        for mode in [0o664, 0o646, 0o666] {
+            assert!(Believed::read(with(&public, mode)).is_err(), "{mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(with(&public, 0o644), Some(1000), None).expect("given away");
+            assert!(Believed::read(&path).is_err(), "another user's");
+        }
     }
 
     #[test]

@@ -73,13 +73,21 @@ pub struct Granted {
     allocator: Arc<Allocator>,
     around: Box<dyn Around>,
     node: String,
-    believed: Believed,
+    believed: Box<Keys>,
 }
 
+/// The keys whose grants are believed, as they are now: a key that was taken away must not count until the next restart.
+pub type Keys = dyn Fn() -> Result<Believed, Fault> + Send + Sync;
+
 impl Granted {
-    /// On this node, with grants that these keys signed.
+    /// On this node, with grants that these keys signed. They are asked for at each start of a container.
     #[must_use]
-    pub fn new(allocator: Arc<Allocator>, around: Box<dyn Around>, node: String, believed: Believed) -> Self {
+    pub fn new(
+        allocator: Arc<Allocator>,
+        around: Box<dyn Around>,
+        node: String,
+        believed: Box<Keys>,
+    ) -> Self {
         Self {
             allocator,
             around,
@@ -101,7 +109,7 @@ impl Granted {
     ///
     /// # Errors
     /// [`Code::Claim`]: the container cannot be told, or its pod has no grants that count; [`Code::Cluster`] and [`Code::Kubelet`]
-    /// where they do not answer; what the agent refuses.
+    /// where they do not answer; what is wrong with the keys; what the agent refuses.
     pub fn start(&self, ids: &[String]) -> Result<(), Fault> {
         let pods = self.around.pods()?;
         let whose = whose(&pods, ids)?;
@@ -115,7 +123,7 @@ impl Granted {
                  with the extender, and `nodeName` empty",
             )
         };
-        let granted = self.believed.granted(&pod).map_err(|why| told(&why))?;
+        let granted = (self.believed)()?.granted(&pod).map_err(|why| told(&why))?;
         let granted = granted.ok_or_else(|| told("the extender has granted it no device"))?;
         if granted.node != self.node {
             return Err(told(&format!("its devices are of node {}", granted.node)));

@@ -85,7 +85,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             config.passed_over.join(", ")
         ));
     }
-    let believed = args.grant_key.as_deref().map(Believed::read).transpose()?;
+    // What is wrong with it is said at once.
+    args.grant_key.as_deref().map(Believed::read).transpose()?;
     let folders = Folders::find(&args.kubelet_dir)?;
     let folder = folders.device_plugins();
     alone(&folder)?;
@@ -97,11 +98,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         .enable_all()
         .build()
         .map_err(|error| Fault::new(Code::Internal, "cannot make a loop").because(&error))?;
-    let granted = match believed {
+    let granted = match args.grant_key.clone() {
         None => None,
-        Some(believed) => {
+        Some(keys) => {
             let node = node_name(args.node.as_deref())?;
             let around = ThisCluster::new(runtime.block_on(Live::find())?, folders.pod_resources());
+            let believed = Box::new(move || Believed::read(&keys));
             let granted = Granted::new(allocator.clone(), Box::new(around), node, believed);
             Some(Arc::new(granted))
         }

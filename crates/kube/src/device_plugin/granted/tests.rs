@@ -17,6 +17,8 @@ struct Held {
     pods: Pods,
     objects: BTreeMap<String, Pod>,
     told: Vec<String>,
+    /// The keys of the node's file, where they are not the extender's.
+    keys: Option<Result<Believed, Fault>>,
 }
 
 impl World {
@@ -128,7 +130,12 @@ impl Bench {
 fn started(slices: &StandIn, records: &tempfile::TempDir, world: &World, signer: &Signer) -> Granted {
     let allocator = open(slices, records);
     allocator.set(vec![counted(&[device(0), device(1)])]);
-    Granted::new(allocator, Box::new(world.clone()), "a".into(), signer.believed())
+    let (world, believed) = (world.clone(), signer.believed());
+    let keys = move || match world.held().keys.clone() {
+        None => Ok(believed.clone()),
+        Some(keys) => keys,
+    };
+    Granted::new(allocator, Box::new(world), "a".into(), Box::new(keys))
 }
 
 fn ids(numbers: &[u32]) -> Vec<String> {
@@ -230,6 +237,29 @@ fn what_was_not_signed_for_the_container_makes_no_slice() {
         assert!(bench.granted.named(&wrong).is_err(), "{wrong:?}");
     }
     bench.granted.start(&one).expect("its own");
+}
+
+/// A key that was taken out of the nodes' file counts no more, though the plugin goes on.
+#[test]
+fn a_key_that_was_taken_away_counts_no_more() {
+    let bench = Bench::new();
+    let one = ids(&[0]);
+    let stolen = bench.bound("p", &[0], 1000, 30);
+    bench.world.lists("p", "c", &one);
+    let new = Signer::of(Signer::make().expect("a key").0.as_bytes()).expect("a key");
+    bench.world.held().keys = Some(Ok(new.believed()));
+    let fault = bench.granted.start(&one).expect_err("an earlier key");
+    assert!(
+        format!("{fault:?}").contains("not what the extender signed"),
+        "{fault:?}"
+    );
+    // Without keys nothing is believed.
+    bench.world.held().keys = Some(Err(Fault::new(Code::Usage, "no key")));
+    assert_eq!(bench.granted.start(&one).expect_err("no key").code, Code::Usage);
+    assert!(bench.names().is_empty());
+    bench.world.held().keys = Some(Ok(new.believed()));
+    bench.write("p", &new, &stolen);
+    bench.granted.start(&one).expect("signed by the new key");
 }
 
 /// Grants of a container count once, whatever ids the kubelet has given it before.
