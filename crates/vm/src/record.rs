@@ -150,6 +150,12 @@ impl Store {
         let aside = format!("{name}.new");
         let write = || -> io::Result<()> {
             let text = serde_json::to_vec_pretty(record)?;
+            // What could not be read again must not be relied on.
+            if text.len() as u64 >= LONGEST {
+                return Err(io::Error::other(
+                    "the group has more functions than a record may have",
+                ));
+            }
             let _left = unlinkat(&self.folder, &aside, AtFlags::empty());
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file: std::fs::File =

@@ -91,10 +91,20 @@ fn one(
             }
             Err(Fault::new(Code::VmBind, "not all of it could be put back").cause(left.join("; ")))
         }
+        // Another card is where the GPU was: there is no consent to give that one away.
+        (false, Phase::Bound) if is_another(root, record, &record.asked) => {
+            store.remove(record)?;
+            Ok(Outcome::Forgotten)
+        }
         // The kernel has forgotten every override.
         (false, Phase::Bound) => {
+            let with = record.with.iter();
             let consent = Consent {
-                with: record.with.clone(),
+                // The same for what goes along: consent is for a device, and not for what is at its address later.
+                with: with
+                    .filter(|address| !is_another(root, record, address))
+                    .cloned()
+                    .collect(),
                 boot_display: record.boot_display,
             };
             let plan = bind(root, kernel, store, &record.asked, &consent)?;
@@ -110,4 +120,10 @@ fn one(
             Ok(Outcome::PutBack)
         }
     }
+}
+
+/// Whether a function of the record is another device by now, or none.
+fn is_another(root: &Sysroot, record: &Record, address: &str) -> bool {
+    let saved = record.functions.iter().find(|saved| saved.address == address);
+    saved.is_some_and(|saved| Function::read(root, address).is_none_or(|now| now.id() != saved.id))
 }

@@ -1,6 +1,6 @@
 //! What the start of a machine is told, by distribution: golden plans, and a way back that leaves nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
@@ -241,8 +241,15 @@ fn nothing_outside_a_hostile_copy_changes() {
         let aside = Path::new(&change.path).with_extension("divvy-new");
         let above = folder.path().join(&change.path);
         std::fs::create_dir_all(above.parent().expect("a folder")).expect("a folder");
-        link(&aside.to_string_lossy());
-        link(&format!("{}.divvy-new", change.path));
+        let names = [
+            aside.to_string_lossy().into_owned(),
+            format!("{}.divvy-new", change.path),
+        ];
+        names
+            .iter()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .for_each(|name| link(name));
     }
     apply(folder.path(), &planned).expect("written in the tree");
     assert_eq!(std::fs::read_to_string(&secret).expect("a file"), "mine");

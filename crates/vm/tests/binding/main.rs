@@ -202,6 +202,27 @@ fn after_a_restart_what_was_bound_is_bound_again() {
     assert!(played.is_as_first());
 }
 
+/// Consent is for a device: what is at its address after a restart may be another one.
+#[test]
+fn after_a_restart_another_card_in_the_slot_is_not_given_away() {
+    for (address, outcome) in [(GPU, Outcome::Forgotten), (NIC, Outcome::Failed)] {
+        let mut played = Played::new(true);
+        let consent = Consent {
+            with: vec![NIC.to_owned()],
+            ..Consent::default()
+        };
+        let (root, records) = (played.root(), store(&played));
+        bind(&root, &mut played, &records, GPU, &consent).expect("it goes");
+        drop(records);
+        played.reboot();
+        let before: Vec<_> = [GPU, AUDIO, NIC].map(|address| played.driver(address)).into();
+        played.built.function_file(address, "device", "0x1234\n");
+        assert_eq!(put_right(&mut played), [outcome], "{address}");
+        let after: Vec<_> = [GPU, AUDIO, NIC].map(|address| played.driver(address)).into();
+        assert_eq!(after, before, "{address}");
+    }
+}
+
 #[test]
 fn a_device_that_is_pulled_out_takes_nothing_with_it() {
     let (count, _) = writes();

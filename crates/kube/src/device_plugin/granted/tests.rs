@@ -130,12 +130,12 @@ impl Bench {
 fn started(slices: &StandIn, records: &tempfile::TempDir, world: &World, signer: &Signer) -> Granted {
     let allocator = open(slices, records);
     allocator.set(vec![counted(&[device(0), device(1)])]);
-    let (world, believed) = (world.clone(), signer.believed());
+    let (around, world, believed) = (world.clone(), world.clone(), signer.believed());
     let keys = move || match world.held().keys.clone() {
         None => Ok(believed.clone()),
         Some(keys) => keys,
     };
-    Granted::new(allocator, Box::new(world), "a".into(), Box::new(keys))
+    Granted::new(allocator, Box::new(around), "a".into(), Box::new(keys))
 }
 
 fn ids(numbers: &[u32]) -> Vec<String> {
