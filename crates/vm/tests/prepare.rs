@@ -245,11 +245,9 @@ fn nothing_outside_a_hostile_copy_changes() {
             aside.to_string_lossy().into_owned(),
             format!("{}.divvy-new", change.path),
         ];
-        names
-            .iter()
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .for_each(|name| link(name));
+        for name in BTreeSet::from(names) {
+            link(&name);
+        }
     }
     apply(folder.path(), &planned).expect("written in the tree");
     assert_eq!(std::fs::read_to_string(&secret).expect("a file"), "mine");
