@@ -337,7 +337,7 @@ fn offered(device: &DeviceRecord, form: Form, offer: Offer) -> Device {
 type Part = (String, Option<Vec<CounterSet>>, Option<Vec<Device>>);
 
 /// The pool of a node: every ResourceSlice of one generation, sets of counters first. Their order of devices is the order
-/// in which the scheduler tries them: shares before whole devices, each by index.
+/// in which the scheduler tries them: shares before whole devices, each in the order of `devices` ([`crate::order`]).
 #[must_use]
 pub fn pool(owner: &Owner, devices: &[DeviceRecord], offer: Offer, generation: i64) -> Vec<ResourceSlice> {
     let devices: Vec<&DeviceRecord> = devices

@@ -1,6 +1,6 @@
 //! Slices for pods: the DRA driver `gpu.divvy.dev` of a node.
 //!
-//! - [`devices`]: the node's devices as ResourceSlices.
+//! - [`devices`]: the node's devices as ResourceSlices; [`order`] says which come first.
 //! - [`publish`]: brings them to the API server, and reads back what it kept.
 //! - [`claim`], [`parameters`]: what a claim was allocated, and the terms that its author wrote.
 //! - [`node`]: prepares claims, each with its slice, and takes them back; [`kept`]: the slices and their records.
@@ -34,6 +34,7 @@ pub mod live;
 pub mod migrate;
 pub mod names;
 pub mod node;
+pub mod order;
 pub mod parameters;
 pub mod pods;
 mod points;

@@ -8,6 +8,7 @@ use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 
 use crate::cluster::{Cluster, Refusal};
 use crate::devices::{Offer, Owner, Shape, pool};
+use crate::order::{Order, Prefer};
 
 /// How often a pool is written again after another writer came first.
 const ATTEMPTS: usize = 5;
@@ -36,6 +37,7 @@ pub struct Publisher<'a> {
     cluster: &'a dyn Cluster,
     owner: Owner,
     offer: Offer,
+    order: Order,
     fallback: Option<String>,
     looks: u32,
     /// What the server had last, and for how many looks that is believed.
@@ -58,6 +60,7 @@ impl<'a> Publisher<'a> {
                 most_cores,
                 ..Offer::default()
             },
+            order: Order::default(),
             fallback: None,
             looks: 0,
             settled: None,
@@ -65,11 +68,20 @@ impl<'a> Publisher<'a> {
         }
     }
 
+    /// Publishes devices in this order.
+    #[must_use]
+    pub fn preferring(mut self, prefer: Prefer) -> Self {
+        self.order = Order::new(prefer);
+        self
+    }
+
     /// As [`Self::publish`], and asks nothing for a while where the devices are as they were published.
     ///
     /// # Errors
     /// As [`Self::publish`].
     pub fn publish_if_due(&mut self, devices: &[DeviceRecord]) -> Result<Published, Refusal> {
+        let ordered = self.order.of(devices);
+        let devices = ordered.as_slice();
         if let Some((slices, published, rest)) = &mut self.settled
             && *rest > 0
             && *slices == pool(&self.owner, devices, self.offer, published.generation)
@@ -565,6 +577,36 @@ mod tests {
         server.slices.lock().expect("a lock").clear();
         assert!((0..=2 * REST).any(|_| publish(&[device(0), device(1)]).changed));
         assert!(!server.slices.lock().expect("a lock").is_empty());
+    }
+
+    #[test]
+    fn the_order_of_devices_is_published_again_when_it_changes() {
+        let server = StandIn::default();
+        let mut publisher = Publisher::new(&server, "node", 100).preferring(Prefer::Spread);
+        let busy = |index: u32, ratio: f64| {
+            let mut busy = device(index);
+            busy.sharing = Some(divvy_model::Sharing {
+                compute_promised_ratio: ratio,
+                slice_max: 16,
+                ..divvy_model::Sharing::default()
+            });
+            busy
+        };
+        let first = || {
+            let all = server.slices.lock().expect("a lock").clone();
+            let mut devices = all
+                .into_iter()
+                .flat_map(|slice| slice.spec.devices.unwrap_or_default());
+            devices.next().expect("one").name
+        };
+        let idle = [busy(0, 0.0), busy(1, 0.0)];
+        let generation = publisher.publish_if_due(&idle).expect("published").generation;
+        assert!(first().starts_with("gpu-00000000"), "{}", first());
+        let half = [busy(0, 0.5), busy(1, 0.0)];
+        let mut looks = (0..100).map(|_| publisher.publish_if_due(&half).expect("published"));
+        let changed = looks.find(|published| published.changed).expect("in the end");
+        assert_eq!(changed.generation, generation + 1);
+        assert!(first().starts_with("gpu-00000001"), "{}", first());
     }
 
     #[test]

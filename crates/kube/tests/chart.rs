@@ -227,6 +227,108 @@ fn every_object_is_what_its_published_type_says() {
     );
 }
 
+/// What Helm says of values by the chart's `values.schema.json`: as much of JSON Schema as that file uses.
+fn complaints(schema: &Value, value: &Value, at: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (word, rule) in schema.as_object().expect("a schema is an object") {
+        let holds = match word.as_str() {
+            // Fields are looked at below.
+            "$schema" | "title" | "description" | "properties" | "additionalProperties" => true,
+            "type" => match rule.as_str().expect("one type") {
+                "object" => value.is_object(),
+                "array" => value.is_array(),
+                "string" => value.is_string(),
+                "boolean" => value.is_boolean(),
+                "integer" => value.is_i64(),
+                other => panic!("no type is called {other}"),
+            },
+            "enum" => rule.as_array().expect("words").contains(value),
+            "minimum" => value.as_i64() >= rule.as_i64(),
+            "minLength" => value
+                .as_str()
+                .is_none_or(|text| text.len() as u64 >= rule.as_u64().expect("a length")),
+            "items" => {
+                for one in value.as_array().into_iter().flatten() {
+                    found.extend(complaints(rule, one, &format!("{at}[]")));
+                }
+                true
+            }
+            other => panic!("unknown here: {other}"),
+        };
+        if !holds {
+            found.push(format!("{at}: {value} is not as {word} says"));
+        }
+    }
+    for (name, one) in value.as_object().into_iter().flatten() {
+        let at = format!("{at}.{name}");
+        match (schema["properties"].get(name), &schema["additionalProperties"]) {
+            (Some(rule), _) | (None, rule @ Value::Object(_)) => found.extend(complaints(rule, one, &at)),
+            (None, Value::Bool(false)) => found.push(format!("{at} is not known")),
+            (None, _) => {}
+        }
+    }
+    found
+}
+
+/// Every value that the chart has, so that none is missing in the schema, in every mode; and mistakes that Helm is to refuse.
+#[test]
+fn helm_refuses_values_that_the_chart_does_not_have() {
+    let schema: Value = serde_json::from_str(&read(&folder().join("values.schema.json"))).expect("JSON");
+    let own: Value = serde_saphyr::from_str(&read(&folder().join("values.yaml"))).expect("values");
+    let with = |over: &Value| {
+        let mut values = own.clone();
+        merge(&mut values, over);
+        complaints(&schema, &values, "")
+    };
+    for (mode, values) in modes() {
+        assert_eq!(with(&values), [""; 0], "{mode}");
+    }
+    let named = |schema: &Value| -> BTreeSet<String> {
+        let properties = schema["properties"].as_object().expect("properties");
+        properties
+            .keys()
+            .filter(|name| *name != "global")
+            .cloned()
+            .collect()
+    };
+    let there = |values: &Value| {
+        values
+            .as_object()
+            .expect("a map")
+            .keys()
+            .cloned()
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(named(&schema), there(&own));
+    for group in ["webhook", "extender"] {
+        assert_eq!(named(&schema["properties"][group]), there(&own[group]), "{group}");
+    }
+    for (wrong, at) in [
+        (json!({"mode": "dar"}), ".mode"),
+        (json!({"prefer": "fullest"}), ".prefer"),
+        (json!({"latencyClass": "yes"}), ".latencyClass"),
+        (json!({"webhook": {"replicas": 0}}), ".webhook.replicas"),
+        (json!({"nodeSelector": {"gpu": true}}), ".nodeSelector.gpu"),
+        (json!({"controlPlaneCIDRs": "10.0.0.1/32"}), ".controlPlaneCIDRs"),
+        (
+            json!({"extender": {"clientNames": [""]}}),
+            ".extender.clientNames",
+        ),
+    ] {
+        let said = with(&wrong);
+        assert!(
+            said.iter().any(|words| words.starts_with(at)),
+            "{wrong}: {said:?}"
+        );
+    }
+    let mut misspelt = own;
+    misspelt["webhook"]["enable"] = json!(true);
+    assert_eq!(
+        complaints(&schema, &misspelt, ""),
+        [".webhook.enable is not known"]
+    );
+}
+
 #[test]
 fn modes_have_what_they_need() {
     let kinds = |values: &Value| -> Vec<String> {
@@ -244,6 +346,16 @@ fn modes_have_what_they_need() {
     assert!(
         fallback.contains(&"Deployment/divvy-extender".into())
             && !fallback.iter().any(|one| one.starts_with("DeviceClass"))
+    );
+    let spread = rendered(&json!({"prefer": "spread"}));
+    let node = spread
+        .iter()
+        .find(|one| one["kind"] == "DaemonSet")
+        .expect("a DaemonSet");
+    let arguments = &node["spec"]["template"]["spec"]["containers"][1]["args"];
+    assert!(
+        arguments.to_string().contains(r#""--prefer","spread""#),
+        "{arguments}"
     );
     let emulated = rendered(&json!({"emulated": "h100*2"}));
     let node = emulated

@@ -303,13 +303,13 @@ fn alternatives(
     );
     attempt(
         "fullest-device-first",
-        say("let the driver publish a node's fullest devices first"),
+        say("let the driver publish a node's fullest devices first: `--prefer binpack`"),
         queue,
         &with(Order::Fullest),
     );
     attempt(
         "emptiest-device-first",
-        say("let the driver publish a node's emptiest devices first"),
+        say("let the driver publish a node's emptiest devices first: `--prefer spread`"),
         queue,
         &with(Order::Emptiest),
     );

@@ -9,6 +9,7 @@ use divvy_kube::bites::Bites;
 use divvy_kube::health::Watch;
 use divvy_kube::live::Live;
 use divvy_kube::node::Node;
+use divvy_kube::order::Prefer;
 use divvy_kube::pods::Pods;
 use divvy_kube::publish::Publisher;
 use divvy_kube::server::{Folders, serve};
@@ -38,9 +39,30 @@ pub struct Args {
     /// What all claims of one device may have of its time together, in percent; more than 100 overcommits it
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(100..=10_000))]
     overcommit_cores: u64,
+    /// Which of a node's devices the scheduler tries first: by index, the fullest (binpack) or the emptiest (spread)
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t = Preferred::Index)]
+    prefer: Preferred,
     /// Where CDI files go: a directory that the container runtime reads
     #[arg(long, value_name = "DIR", default_value = cdi::DYNAMIC)]
     cdi_directory: PathBuf,
+}
+
+/// Which devices come first in the node's pool.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Preferred {
+    Index,
+    Binpack,
+    Spread,
+}
+
+impl From<Preferred> for Prefer {
+    fn from(preferred: Preferred) -> Self {
+        match preferred {
+            Preferred::Index => Self::Index,
+            Preferred::Binpack => Self::Binpack,
+            Preferred::Spread => Self::Spread,
+        }
+    }
 }
 
 /// How often it looks whether devices have come or gone.
@@ -74,8 +96,11 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             socket: folders.pod_resources(),
             runtime: tokio::runtime::Handle::current(),
         };
-        let most_cores = args.overcommit_cores;
-        std::thread::spawn(move || look(&published, most_cores, watch, &pods));
+        let (most_cores, prefer) = (args.overcommit_cores, Prefer::from(args.prefer));
+        std::thread::spawn(move || {
+            let publisher = Publisher::new(published.cluster(), published.name(), most_cores);
+            look(&published, publisher.preferring(prefer), watch, &pods);
+        });
         let ended = ended()?;
         serve(&folders, node, reports, line, Arc::new(remark), ended).await
     });
@@ -107,8 +132,7 @@ pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
 }
 
 /// Looks at devices, claims and slices for ever. What goes wrong is said once, until it changes.
-fn look(node: &Node, most_cores: u64, mut watch: Watch, pods: &PodList) {
-    let mut publisher = Publisher::new(node.cluster(), node.name(), most_cores);
+fn look(node: &Node, mut publisher: Publisher<'_>, mut watch: Watch, pods: &PodList) {
     let mut bites = Bites::default();
     let (mut said, mut trouble) = (Said::default(), Said::default());
     for turn in 0_u64.. {
