@@ -108,7 +108,7 @@ impl Tree {
         let aside = format!("{name}.divvy-new");
         let put = || -> io::Result<()> {
             let folder = self.folder(above)?;
-            // One that a crash left, or a link that somebody has put there.
+            // One that a crash left, or a link that another user has put there.
             let _none = unlinkat(&folder, &aside, AtFlags::empty());
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file: File =
