@@ -2,6 +2,8 @@
 
 #[path = "../../../fuzz/src/ring.rs"]
 mod drive;
+#[path = "../../../fuzz/src/ring_steps.rs"]
+mod ring_steps;
 mod support;
 
 use std::fs::File;
@@ -476,20 +478,19 @@ fn a_region_within_so_many_bytes_has_no_more() {
     assert_eq!(Shape::within(u64::MAX, 1 << 20), None, "more than a region has");
 }
 
-/// The fuzz target's corpus on stable Rust, each input unchanged and mutated.
-#[test]
-fn replay() {
-    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus/ring"]
+/// The corpus of a fuzz target on stable Rust, each input unchanged and mutated so often.
+fn replay(name: &str, mutants: usize, mut run: impl FnMut(&[u8])) {
+    let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus", name]
         .iter()
         .collect();
     let entries = std::fs::read_dir(folder).expect("a corpus");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
     assert!(paths.len() > 5);
-    let (mut dice, mut handled, mut refused) = (Dice(23), 0, 0);
+    let mut dice = Dice(23);
     for path in paths {
         let input = std::fs::read(&path).expect("an input");
-        for round in 0..400 {
+        for round in 0..mutants {
             let mut mutant = input.clone();
             for _ in 0..if round == 0 { 0 } else { 1 + dice.below(4) } {
                 let length = mutant.len() as u64;
@@ -501,13 +502,68 @@ fn replay() {
                     _ => mutant.extend_from_within(..at.min(64)),
                 }
             }
-            let outcome = drive::memory(&mutant);
-            handled += outcome.handled;
-            refused += usize::from(outcome.refused);
+            run(&mutant);
         }
     }
+}
+
+#[test]
+fn any_memory_is_read_or_refused() {
+    let (mut handled, mut refused) = (0, 0);
+    replay("ring", 400, |input| {
+        let outcome = drive::memory(input);
+        handled += outcome.handled;
+        refused += usize::from(outcome.refused);
+    });
     assert!(
         handled > 1000 && refused > 1000,
         "{handled} handled, {refused} refused"
     );
 }
+
+#[test]
+fn honest_sides_are_served_whatever_a_third_writes_before() {
+    if std::env::var_os("DIVVY_WRITE_CORPUS").is_some() {
+        let folder: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../fuzz/corpus/ring_steps"]
+            .iter()
+            .collect();
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for (number, (name, actions)) in (1..).zip(CONVERSATIONS) {
+            let mut dice = Dice(number);
+            let step = |what: &u8| {
+                [
+                    *what,
+                    dice.below(256) as u8,
+                    dice.below(24) as u8,
+                    dice.below(256) as u8,
+                    dice.below(256) as u8,
+                ]
+            };
+            let input: Vec<u8> = actions.iter().cycle().take(60).flat_map(step).collect();
+            std::fs::write(folder.join(name), input).expect("written");
+        }
+    }
+    let (mut steps, mut received, mut refused) = (0, 0, 0);
+    replay("ring_steps", 200, |input| {
+        let outcome = ring_steps::steps(input);
+        steps += outcome.steps;
+        received += outcome.received;
+        refused += outcome.refused;
+    });
+    println!("{steps} steps, {received} received, {refused} refused");
+    assert!(
+        received > 10_000 && refused > 100,
+        "{steps} steps, {received} received, {refused} refused"
+    );
+}
+
+/// Seeds of the fuzz target `ring_steps`, by what is done in turns.
+const CONVERSATIONS: [(&str, &[u8]); 7] = [
+    ("calls", &[4, 7, 10, 11]),
+    ("submits", &[0, 0, 3, 7, 7, 7]),
+    ("long_calls", &[6, 7, 10, 11, 3]),
+    ("full", &[3, 3, 6, 6, 7]),
+    ("comes_and_goes", &[4, 12, 7, 7, 12, 0, 7]),
+    ("words", &[4, 13, 7, 10, 13, 11]),
+    ("frames", &[0, 14, 7, 15, 11, 4, 7]),
+];

@@ -1,8 +1,9 @@
-//! What the fuzz target `wire` and the tests call; not for use.
+//! What the fuzz targets `wire` and `nvml` and the tests call; not for use.
 #![allow(missing_docs)]
 
 mod fake;
 mod generate;
+mod nvml;
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,7 @@ use crate::wire::{HEADER_BYTES, Header, Hello, Malformed, Sort, Writer, by_hand,
 
 pub use fake::{FAKE, issued};
 pub use generate::{Source, generate};
+pub use nvml::queries;
 
 /// A connection's quota that an input can use up.
 pub const QUOTA: Quota = Quota {
