@@ -183,7 +183,9 @@ fn a_captured_machine_is_examined_level_by_level() {
     let output = examine(&h100);
     let levels = report(&output, "isolation").join("\n");
     assert!(
-        levels.contains("reaches `cooperative`") && levels.contains("reaches `hardware`"),
+        levels.contains("reaches `cooperative`")
+            && levels.contains("`divvy run --isolation supervised`")
+            && levels.contains("reaches `hardware`"),
         "{levels}"
     );
     let health = report(&output, "machine").join("\n");

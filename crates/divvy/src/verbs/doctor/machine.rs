@@ -7,7 +7,7 @@ use divvy_host::machine::Sysroot;
 use divvy_host::tool::{HostTools, Tools};
 use divvy_host::versions::{Loads, Match, codes, compare, loads, toolkit};
 use divvy_host::{Nvidia, Survey, mps, vgpu};
-use divvy_model::{Code, DeviceKind, Fault, Vendor};
+use divvy_model::{Code, DeviceKind, Fault, Isolation, Vendor};
 
 use super::Check;
 use crate::context::Context;
@@ -79,6 +79,11 @@ fn of_devices(survey: &Survey) -> Vec<Check> {
             reach.level,
             reach.level.not_protected()
         );
+        // Levels that the agent gives, whatever the device is.
+        if reach.level == Isolation::Cooperative {
+            detail
+                .push_str("; `divvy run --isolation supervised` and `enforced` hold programs that bypass it");
+        }
         if let Some((level, command)) = reach.next {
             detail.push_str(&format!("; `{level}` is opened by: {command}"));
         }
