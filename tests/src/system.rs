@@ -193,6 +193,7 @@ impl System {
                             "divvy-guest",
                             "probe",
                             "spinner",
+                            "transfers",
                             "attacker",
                             "divvy-helper",
                             "older-kernel",

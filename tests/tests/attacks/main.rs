@@ -12,6 +12,7 @@
 mod attacks {
     pub mod class;
     mod containers;
+    mod enforced;
     mod f01_page_servers_folder;
     mod f02_emulated_mps;
     mod f03_containers_root;

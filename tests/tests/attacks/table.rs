@@ -104,6 +104,18 @@ const TESTS: [(&str, &[&str]); 23] = [
     ("F23", &["f23_no_process_is_talked_to_in_anothers_folder"]),
 ];
 
+/// The tests of the first eight findings on the level `enforced`.
+const ENFORCED: [&str; 8] = [
+    "enforced_f1_links_in_the_places_of_a_workers_sockets_lead_root_nowhere",
+    "enforced_f2_neither_pipes_nor_variables_of_a_tenant_reach_root_or_its_worker",
+    "enforced_f3_a_containers_root_has_two_sockets_and_can_give_them_nothing",
+    "enforced_f4_processes_that_a_container_claims_are_no_ones_of_its_slice",
+    "enforced_f5_an_agent_that_is_led_to_anothers_pages_changes_no_workers_limit",
+    "enforced_f6_what_is_mounted_into_a_container_is_the_agents_alone",
+    "enforced_f7_a_crowd_of_connections_keeps_no_program_from_its_worker",
+    "enforced_f8_memory_that_a_program_shares_cannot_be_shortened",
+];
+
 /// The names of all tests of the workspace's Rust files below `folder`.
 fn tests_below(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -139,6 +151,13 @@ fn every_finding_has_its_tests() {
                 "{test} is of another finding"
             );
         }
+    }
+    for (number, test) in (1..).zip(ENFORCED) {
+        assert!(there.contains(test), "there is no test {test}");
+        assert!(
+            test.starts_with(&format!("enforced_f{number}_")),
+            "{test} is of another finding"
+        );
     }
     let named: BTreeSet<&str> = TESTS
         .iter()
@@ -188,4 +207,10 @@ fn the_threat_model_names_the_tests_that_there_are() {
         .filter_map(|(number, _)| number.parse().ok())
         .collect();
     assert_eq!(numbers, (1..=23).collect(), "findings in docs/threat-model.md");
+    for test in ENFORCED {
+        assert!(
+            text.contains(&format!("`{test}`")),
+            "docs/threat-model.md does not name {test}"
+        );
+    }
 }
