@@ -311,6 +311,202 @@ fn a_dead_worker_is_its_programs_alone_and_programs_outlive_the_agent() {
     system.holds();
 }
 
+/// Looks by NVML's own library, and then forges queries: many, of all kinds, on many connections.
+const QUERIES: &str = r"
+import ctypes, json, os, random, socket, struct
+nvml = ctypes.CDLL('libnvidia-ml.so.1')
+def memory():
+    assert nvml.nvmlInit_v2() == 0
+    device, three = ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+    assert nvml.nvmlDeviceGetMemoryInfo(device, three) == 0
+    return three[0]
+path = os.path.join(os.path.dirname(os.environ['DIVVY_REMOTE']), 'nvml.sock')
+def connect():
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Without a time limit a full queue of connections is waited for.
+    s.connect(path)
+    s.settimeout(60)
+    return s
+said = {'total': memory(), 'answered': 0, 'closed': 0}
+random.seed(7)
+
+for word in open('/proc/self/maps').read().split():
+    if word.endswith('libnvidia-ml.so.1'):
+        said['library'] = word
+s = connect(); s.recv(64)
+for at in range(400):
+    message = random.randbytes(random.choice((0, 8, 16, 17, 40, 4000, 70000)))
+    try:
+        s.send(struct.pack('<QQ', random.getrandbits(64), at) + message)
+        said['answered' if s.recv(70000) else 'closed'] += 1
+    except OSError:
+        said['closed'] += 1
+        s.close(); s = connect(); s.recv(64)
+s.close()
+many = [connect() for _ in range(80)]
+said['greeted'] = sum(1 for s in many if s.recv(64))
+said['beside'] = memory()
+print(json.dumps(said))
+";
+
+#[test]
+fn queries_are_answered_for_the_slice_and_a_forger_of_queries_does_no_harm() {
+    let Some(system) = System::new() else { return };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let mut second = probe(&system, bob, "second", "1GiB");
+    assert_eq!(second.allocate(600 * MIB), Ok(()));
+    let before = Workers::of(&system, "second").serving();
+    let mut asks = enforced(&system, alice, "asks", "256MiB");
+    asks.args(["python3", "-c", QUERIES]);
+    let said: Value = serde_json::from_str(&succeeded(&finish(&mut asks))).expect("what it saw");
+    println!("{said}");
+    let number = |name: &str| said[name].as_u64().expect("a number");
+    assert_eq!(number("total"), 256 * MIB);
+    assert_eq!(
+        number("beside"),
+        256 * MIB,
+        "its own connection is served as before"
+    );
+    assert!(
+        said["library"]
+            .as_str()
+            .is_some_and(|path| path.contains("/stages/")),
+        "{said}"
+    );
+    // What no version of ours could have sent ends a connection, and an unknown query is answered.
+    assert!(number("answered") > 100, "{said}");
+    assert!((40..=64).contains(&number("greeted")), "{said}");
+    gone(&system, "asks");
+    assert_eq!(Workers::of(&system, "second").serving(), before);
+    assert!(second.copies());
+    // Who asks holds no place in the ledger, and is in the jail.
+    let mut stays = enforced(&system, alice, "stays", "256MiB");
+    let script = "import ctypes\nassert ctypes.CDLL('libnvidia-ml.so.1').nvmlInit_v2() == 0\nprint('in', flush=True)\ninput()";
+    stays
+        .args(["python3", "-c", script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut stays = stays.spawn().expect("it starts");
+    let mut line = String::new();
+    let output = stays.stdout.take().expect("its output");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("a line");
+    let workers = Workers::of(&system, "stays");
+    let serving = workers.serving();
+    assert_eq!(serving.len(), 1, "{serving:?}");
+    assert_eq!(processes::arguments(serving[0])[1], "--query");
+    assert!(system.slice("stays").processes.is_empty());
+    let status = fs::read_to_string(format!("/proc/{}/status", serving[0])).expect("its status");
+    for line in ["NoNewPrivs:\t1", "Seccomp:\t2", "CapEff:\t0000000000000000"] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    drop(stays.stdin.take());
+    stays.wait().expect("it ends");
+    gone(&system, "stays");
+    workers.are_gone(&serving);
+    system.holds();
+}
+
+/// The folder of a process's group that limits memory; none where its slice's workers have no group.
+fn group_of(pid: u32) -> Option<PathBuf> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("its groups");
+    let mut lines = groups.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        Some((parts.next()?, parts.next()?))
+    });
+    let (kind, path) = lines.find(|(_, path)| path.contains("/divvy-workers-"))?;
+    let mount = match kind {
+        "" => "/sys/fs/cgroup",
+        _ => "/sys/fs/cgroup/memory",
+    };
+    Some(Path::new(mount).join(path.trim_start_matches('/')))
+}
+
+#[test]
+fn a_worker_with_too_much_of_the_hosts_memory_is_ended_alone() {
+    let Some(system) = System::with(&[("DIVVY_WORKER_MEMORY", "4GiB")]) else {
+        return;
+    };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let mut second = probe(&system, bob, "second", "1GiB");
+    assert_eq!(second.allocate(600 * MIB), Ok(()));
+    let mut create = system.divvy_as(
+        alice,
+        [
+            "slice",
+            "create",
+            "--isolation",
+            "enforced",
+            "first",
+            "--memory",
+            "2GiB",
+        ],
+    );
+    succeeded(&finish(&mut create));
+    let inside = |words: &[&str]| {
+        let mut command = system.divvy_as(alice, ["run", "--slice", "first", "--"]);
+        command.arg(system.program(words[0])).args(&words[1..]);
+        command
+    };
+    let mut first = Tenant::start(inside(&["probe"]));
+    assert_eq!(first.allocate(MIB), Ok(()));
+    let workers = Workers::of(&system, "first");
+    let Some(group) = group_of(workers.listener) else {
+        // It said why.
+        assert!(
+            system.log_text().contains("no memory controller"),
+            "{}",
+            system.log_text()
+        );
+        return;
+    };
+    for worker in workers.serving() {
+        assert_eq!(group_of(worker).as_ref(), Some(&group));
+    }
+    assert_ne!(
+        group_of(Workers::of(&system, "second").listener).as_ref(),
+        Some(&group)
+    );
+    let [limit, used] = match group.join("memory.max").exists() {
+        true => ["memory.max", "memory.current"],
+        false => ["memory.limit_in_bytes", "memory.usage_in_bytes"],
+    };
+    let number = |name: &str| -> u64 {
+        let text = fs::read_to_string(group.join(name)).expect("the kernel's figure");
+        text.trim().parse().expect("a number")
+    };
+    assert_eq!(
+        number(limit),
+        81_559 * MIB + 4096 * MIB,
+        "the setting, and the device"
+    );
+    // As if the setting were so much lower: the program's copies make device memory, which is the host's here.
+    fs::write(group.join(limit), (number(used) + 64 * MIB).to_string()).expect("root may");
+    let ended = finish(&mut inside(&["transfers", "pageable", "201326592"]));
+    assert!(!ended.status.success(), "{ended:?}");
+    assert!(
+        stderr(&ended).contains("DEVICE_UNAVAILABLE"),
+        "{}",
+        stderr(&ended)
+    );
+    wait::until("its end is named", || {
+        system
+            .log_text()
+            .contains("`worker_memory` says how much")
+            .then_some(())
+    });
+    assert_eq!(Workers::of(&system, "first").listener, workers.listener);
+    assert_eq!(first.allocate(MIB), Ok(()), "the slice's other program");
+    assert!(second.copies(), "another tenant");
+    drop(first);
+    succeeded(&finish(
+        &mut system.divvy_as(alice, ["slice", "delete", "first", "--yes"]),
+    ));
+    gone(&system, "first");
+    wait::until("its group is gone", || (!group.exists()).then_some(()));
+    system.holds();
+}
+
 #[test]
 fn the_level_is_refused_where_it_would_be_none() {
     let Some(system) = System::new() else { return };

@@ -125,6 +125,65 @@ fn eight_processes_racing_in_one_slice_never_pass_its_limit() {
     assert_eq!(host.slice("herd").processes.len(), 9);
 }
 
+/// Random calls of four programs of one slice against a count of ours: what fits is given, what does not is refused, and
+/// the slice, its programs and the device say the same of it. On each isolation level alike.
+#[test]
+fn what_programs_hold_after_random_calls_is_what_slice_and_device_say() {
+    let host = Host::new();
+    let mut tenant = host.probe("random", "1GiB");
+    assert_eq!(tenant.start_children(3).len(), 3);
+    let on_device = || host.json(["devices"])["items"][0]["memory_used_bytes"].as_u64();
+    // What contexts take comes beside.
+    let contexts = on_device().expect("a figure");
+    let mut held: [Vec<u64>; 4] = Default::default();
+    let (mut dice, mut refused) = (0x9e37_79b9_7f4a_7c15_u64, 0);
+    let mut below = |end: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % end
+    };
+    for round in 0..120 {
+        let who = usize::try_from(below(4)).expect("small");
+        // Two of three ask for more, so that the limit is met.
+        let bytes = match below(3) {
+            0 => None,
+            _ => Some(2 * MIB * (1 + below(80))),
+        };
+        let line = bytes.map_or("free".to_owned(), |bytes| format!("allocate {bytes}"));
+        let answer = match who {
+            0 => tenant.ask(&line),
+            _ => tenant.ask(&format!("child {} {line}", who - 1)),
+        };
+        let sum: u64 = held.iter().flatten().sum();
+        match bytes {
+            None => drop(held[who].pop()),
+            Some(bytes) if sum + bytes <= GIB => {
+                assert!(
+                    answer["error"].is_null(),
+                    "round {round}: {bytes} fit beside {sum}: {answer}"
+                );
+                held[who].push(bytes);
+            }
+            Some(bytes) => {
+                let error = &answer["error"];
+                assert_eq!(
+                    error, "CUDA_ERROR_OUT_OF_MEMORY",
+                    "round {round}: {bytes} beside {sum}"
+                );
+                refused += 1;
+            }
+        }
+        let sum: u64 = held.iter().flatten().sum();
+        assert_eq!(tenant.memory(), (GIB - sum, GIB), "round {round}");
+        if round % 20 == 19 {
+            host.until_used("random", sum);
+            assert_eq!(on_device(), Some(contexts + sum), "round {round}");
+        }
+    }
+    assert!((5..100).contains(&refused), "{refused} refused");
+}
+
 #[test]
 fn a_running_program_sees_its_slice_grow_and_shrink() {
     let host = Host::new();
