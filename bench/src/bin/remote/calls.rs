@@ -4,10 +4,15 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use divvy_bench::statistics::median;
+use serde::de::DeserializeOwned;
 
 use crate::Args;
 use crate::place::{Place, Way};
-use crate::program::Figures;
+use crate::program::{Figures, Started};
+
+/// A delay beside which all else is short: what a program takes more is as many round trips.
+const DELAY_MS: u32 = 20;
 
 /// Measures both, and prints one beside the other.
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -15,7 +20,36 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let here = program(args, &place, Way::Itself)?;
     let there = program(args, &place, Way::Worker)?;
     print(&here, &there);
+    let (near, far) = (start(args, &place, 0)?, start(args, &place, DELAY_MS)?);
+    let trips = |near: f64, far: f64| (far - near) / f64::from(DELAY_MS);
+    println!(
+        "{:<44}{:>32.2}",
+        "round trips to the end of the first kernel",
+        trips(near.first_kernel_ms, far.first_kernel_ms)
+    );
+    println!(
+        "{:<44}{:>32.2}",
+        "round trips of 1000 launches and their end",
+        trips(near.batch_ms, far.batch_ms)
+    );
     Ok(())
+}
+
+/// A program over a worker that is so far away: its start, and 1,000 launches. The median of three.
+fn start(args: &Args, place: &Place, delay: u32) -> anyhow::Result<Started> {
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        let also = |command: &mut Command| {
+            command.arg("--only-start");
+            command.env("DIVVY_REMOTE_DELAY", format!("{delay}ms"));
+        };
+        all.push(output_of::<Started>(args, place, Way::Worker, also)?);
+    }
+    let of = |figure: fn(&Started) -> f64| median(&mut all.iter().map(figure).collect::<Vec<_>>());
+    Ok(Started {
+        first_kernel_ms: of(|started| started.first_kernel_ms),
+        batch_ms: of(|started| started.batch_ms),
+    })
 }
 
 fn program(args: &Args, place: &Place, way: Way) -> anyhow::Result<Figures> {
@@ -29,6 +63,15 @@ pub fn program_with(
     way: Way,
     also: impl FnOnce(&mut Command),
 ) -> anyhow::Result<Figures> {
+    output_of(args, place, way, also)
+}
+
+fn output_of<T: DeserializeOwned>(
+    args: &Args,
+    place: &Place,
+    way: Way,
+    also: impl FnOnce(&mut Command),
+) -> anyhow::Result<T> {
     let mut command = Command::new(std::env::current_exe()?);
     command
         .arg("--program")

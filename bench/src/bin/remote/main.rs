@@ -2,8 +2,9 @@
 //!
 //! - `ring`: the ring between the two, without CUDA;
 //! - `calls`: a program over a worker against the same program over the limiter in its own process. Calls, launches, copies
-//!   by each path against memcpy, and the way to the first kernel;
-//! - `programs`: whole programs over a worker against the same ones over the limiter in their own processes;
+//!   by each path against memcpy, and the way to the first kernel, also counted in round trips;
+//! - `programs`: whole programs over a worker, here and further away, against the same ones over the limiter in their own
+//!   processes;
 //! - `clients`: 64 programs at once, both ways;
 //! - `network`: the same program over a worker that is further away.
 
@@ -41,6 +42,9 @@ struct Args {
     /// For a program: only a stencil, with so many steps
     #[arg(long, hide = true)]
     stencil: Option<u32>,
+    /// For a program: only its first kernel, and 1,000 launches with a synchronisation
+    #[arg(long, hide = true)]
+    only_start: bool,
     /// Runs of each whole program
     #[arg(long, default_value_t = 5)]
     runs: usize,

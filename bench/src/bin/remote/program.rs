@@ -26,6 +26,13 @@ pub struct Figures {
     pub memcpy: f64,
 }
 
+/// What a program measures that only starts.
+#[derive(Serialize, Deserialize)]
+pub struct Started {
+    pub first_kernel_ms: f64,
+    pub batch_ms: f64,
+}
+
 /// Bandwidth of one kind of copy.
 #[derive(Serialize, Deserialize)]
 pub struct Copied {
@@ -173,6 +180,20 @@ pub fn run(library: &Path, args: &Args) -> anyhow::Result<()> {
     launch()?;
     synchronize()?;
     let first_kernel_ms = began.elapsed().as_secs_f64() * 1e3;
+    if args.only_start {
+        let began = Instant::now();
+        for _ in 0..1000 {
+            launch()?;
+        }
+        synchronize()?;
+        let batch_ms = began.elapsed().as_secs_f64() * 1e3;
+        let started = Started {
+            first_kernel_ms,
+            batch_ms,
+        };
+        println!("{}", serde_json::to_string(&started)?);
+        return Ok(());
+    }
 
     let (rounds, calls) = (args.rounds, args.calls);
     let call_ns = timed(rounds, calls, || {

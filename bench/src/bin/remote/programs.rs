@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use divvy_bench::statistics::median;
 
 use crate::Args;
@@ -16,49 +16,65 @@ const CLIENTS: usize = 64;
 /// A program, without its environment.
 type Program<'a> = (String, Box<dyn Fn(&Path) -> anyhow::Result<Command> + 'a>);
 
-/// Runs each program both ways.
+/// How far away a worker is, by the delay of a round trip; here where there is none.
+const AWAY: [Option<&str>; 4] = [None, Some("5us"), Some("20us"), Some("100us")];
+
+/// Runs each program both ways: with its own device, and over workers that are here and further away. Each is a ratio to
+/// the run before it of the same round.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let place = Place::new()?;
-    println!(
-        "{:<44}{:>16}{:>16}{:>9}",
-        "whole programs, seconds", "in the process", "over a worker", "ratio"
+    print!(
+        "{:<36}{:>15}{:>15}",
+        "whole programs", "in the process", "over a worker"
     );
-    'programs: for (name, program) in all()? {
-        let (mut itself, mut worker, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for round in 0..=args.runs {
-            let one = |way| {
-                let mut command = program(&place.library(way))?;
-                place.prepare(&mut command, way);
-                let began = Instant::now();
-                let output = command.output().with_context(|| format!("Cannot start {name}"))?;
-                let took = began.elapsed().as_secs_f64();
-                let said = String::from_utf8_lossy(&output.stderr);
-                let why = said.lines().last().unwrap_or("it said nothing").to_owned();
-                anyhow::Ok(output.status.success().then_some(took).ok_or(why))
-            };
-            let (a, b) = match (one(Way::Itself)?, one(Way::Worker)?) {
-                (Ok(a), Ok(b)) => (a, b),
-                (Err(why), _) if round == 0 => {
-                    println!("{name:<44}is left out: {why}");
-                    continue 'programs;
-                }
-                (Err(why), _) | (_, Err(why)) => bail!("{name} failed: {why}"),
-            };
-            // The first fills the caches of the file system.
-            if round > 0 {
-                itself.push(a);
-                worker.push(b);
-                ratios.push(b / a);
+    for delay in AWAY.iter().skip(1).flatten() {
+        print!("{:>9}", format!("+{delay}"));
+    }
+    println!("   (ratios)");
+    for (name, program) in all()? {
+        let one = |way, delay: Option<&str>| {
+            let mut command = program(&place.library(way))?;
+            place.prepare(&mut command, way);
+            if let Some(delay) = delay {
+                command.env("DIVVY_REMOTE_DELAY", delay);
             }
+            took(&name, &mut command)
+        };
+        // The first fills the caches of the file system.
+        if let Err(why) = one(Way::Itself, None)? {
+            println!("{name:<36}is left out: {why}");
+            continue;
         }
-        println!(
-            "{name:<44}{:>16.2}{:>16.2}{:>9.2}",
-            median(&mut itself),
-            median(&mut worker),
-            median(&mut ratios)
-        );
+        let mut seconds = Vec::new();
+        let mut ratios = vec![Vec::new(); AWAY.len()];
+        for round in 0..=args.runs {
+            let itself = one(Way::Itself, None)?.map_err(|why| anyhow!("{name} failed: {why}"))?;
+            for (delay, ratios) in AWAY.iter().zip(&mut ratios) {
+                let worker = one(Way::Worker, *delay)?.map_err(|why| anyhow!("{name} failed: {why}"))?;
+                if round > 0 {
+                    ratios.push(worker / itself);
+                }
+            }
+            seconds.push(itself);
+        }
+        print!("{name:<36}{:>13.2} s", median(&mut seconds));
+        for (at, ratios) in ratios.iter_mut().enumerate() {
+            let width = if at == 0 { 15 } else { 9 };
+            print!("{:>width$.2}", median(ratios));
+        }
+        println!();
     }
     Ok(())
+}
+
+/// Runs a program to its end: the seconds that it took, or the last line that it said where it failed.
+fn took(name: &str, command: &mut Command) -> anyhow::Result<Result<f64, String>> {
+    let began = Instant::now();
+    let output = command.output().with_context(|| format!("Cannot start {name}"))?;
+    let took = began.elapsed().as_secs_f64();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let why = said.lines().last().unwrap_or("it said nothing").to_owned();
+    Ok(output.status.success().then_some(took).ok_or(why))
 }
 
 /// The stencil, and the examples where their Python is installed.
