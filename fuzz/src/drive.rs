@@ -80,6 +80,7 @@ pub fn run(data: &[u8]) -> Ends {
             sm_count: 2,
             clock_khz: 1_000_000,
             timing: None,
+            compile: false,
         };
         match watched(&cancel, || engine().run(&program, &launch)) {
             Ok(_) => ends.well += 1,

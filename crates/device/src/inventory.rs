@@ -27,6 +27,8 @@ pub struct DeviceFacts {
     pub timing: Timing,
     /// How long a process keeps its engine while others want it, in nanoseconds; None: as the device has it.
     pub timeslice_ns: Option<u64>,
+    /// Its kernels are compiled to machine code where that is possible.
+    pub compile: bool,
     /// Of a MIG device: which part of the GPU it is. `index`, `pci` and `profile` are then the GPU's.
     pub instance: Option<Instance>,
 }
@@ -159,6 +161,7 @@ pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, Spe
         context_bytes: item.context_bytes,
         timing: item.timing,
         timeslice_ns: item.timeslice_ns,
+        compile: item.compile,
         instance: None,
     });
     Ok(facts.collect())

@@ -190,6 +190,7 @@ pub fn run(
         sm_count: context.device.facts.sm_count(),
         clock_khz: context.device.facts.profile.clock_khz,
         timing: running.is_modelled().then_some(timing),
+        compile: context.device.facts.compile,
     };
     match launcher.engine.run(&function.instance.program, &launch) {
         Ok(stats) => kernel_time::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),

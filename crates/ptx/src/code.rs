@@ -171,6 +171,9 @@ pub(crate) struct Code {
     pub sites: u32,
     /// Functions whose address is taken.
     pub addressed: BTreeSet<u32>,
+    /// The module's machine code, once a launch has asked for it; nothing where there is none.
+    #[cfg(target_arch = "x86_64")]
+    pub native: std::sync::OnceLock<Option<crate::compile::Native>>,
 }
 
 /// Frames in local memory begin at multiples of this many bytes at least.

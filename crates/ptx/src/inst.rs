@@ -29,6 +29,26 @@ pub(crate) enum Flow {
     Fault,
 }
 
+impl Flow {
+    /// The flow that `flow as u32` came from.
+    pub fn from_code(code: u32) -> Flow {
+        const ALL: [Flow; 11] = [
+            Flow::Next,
+            Flow::Jump,
+            Flow::Split,
+            Flow::Scatter,
+            Flow::Call,
+            Flow::Return,
+            Flow::Exit,
+            Flow::Barrier,
+            Flow::Gather,
+            Flow::Yield,
+            Flow::Fault,
+        ];
+        ALL.get(code as usize).copied().unwrap_or(Flow::Fault)
+    }
+}
+
 /// Executes one instruction for the active lanes.
 ///
 /// # Safety

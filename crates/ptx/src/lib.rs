@@ -1,4 +1,4 @@
-//! PTX: a parser, a decoder and a warp-vectorised engine.
+//! PTX: a parser, a decoder, a warp-vectorised engine and a compiler.
 //!
 //! [`Module::parse`] reads text, [`Module::link`] gives its globals addresses, [`Engine::run`] runs a kernel on the
 //! CPU, 32 lanes at a time. Device memory is the host's: an [`AddressSpace`] says which memory a kernel may touch.
@@ -7,6 +7,7 @@
 //! - `decode`: syntax to instructions over register slots
 //! - `module`: the result of the two, and linking
 //! - `engine`: blocks, warps and lanes
+//! - `compile`: instructions to machine code, where a launch asks for it
 //! - `rounding`: floating point in every rounding mode
 
 // A table of opcodes is read row by row: rows that happen to do the same stay rows.
@@ -21,6 +22,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod code;
+#[cfg(target_arch = "x86_64")]
+mod compile;
 mod decode;
 mod engine;
 mod error;

@@ -45,6 +45,7 @@ fn run(
             sm_count: 4,
             clock_khz: 1_000_000,
             timing: None,
+            compile: false,
         },
     )
 }

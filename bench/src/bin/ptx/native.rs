@@ -24,13 +24,13 @@ pub struct Native {
 }
 
 impl Native {
-    /// Compiles with `cc -O2` into `folder` and loads the result.
+    /// Compiles with `cc -O3 -march=native` into `folder` and loads the result.
     pub fn build(folder: &Path) -> anyhow::Result<Native> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/loops.c");
         std::fs::create_dir_all(folder).with_context(|| format!("Cannot make {}", folder.display()))?;
         let library = folder.join("loops.so");
         let status = Command::new("cc")
-            .args(["-O2", "-shared", "-fPIC", "-o"])
+            .args(["-O3", "-march=native", "-shared", "-fPIC", "-o"])
             .arg(&library)
             .arg(&source)
             .arg("-lm")

@@ -16,8 +16,8 @@ pub trait Workload {
     fn name(&self) -> &'static str;
     /// How much of it, in words.
     fn size(&self) -> String;
-    /// Once on the engine.
-    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats>;
+    /// Once on the engine, compiled or interpreted.
+    fn on_engine(&mut self, engine: &Engine, compile: bool) -> anyhow::Result<Stats>;
     /// Once in C.
     fn in_c(&mut self, native: &Native);
     /// After one round of each: the largest relative difference between the results.
@@ -51,7 +51,7 @@ impl Kernel {
 
     fn run(
         &self,
-        engine: &Engine,
+        (engine, compile): (&Engine, bool),
         [grid, block]: [[u32; 3]; 2],
         dynamic_shared_bytes: u32,
         memory: &Lent,
@@ -87,6 +87,7 @@ impl Kernel {
             sm_count: 1,
             clock_khz: 1_000_000,
             timing: None,
+            compile,
         };
         engine
             .run(&self.program, &launch)
@@ -137,7 +138,7 @@ impl Workload for Saxpy {
         format!("{} elements", self.x.len())
     }
 
-    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+    fn on_engine(&mut self, engine: &Engine, compile: bool) -> anyhow::Result<Stats> {
         let (n, mut lent) = (self.x.len(), Lent::default());
         let (x, y) = (lent.lend(&mut self.x), lent.lend(&mut self.sums[0]));
         let arguments: [&[u8]; 4] = [
@@ -147,7 +148,7 @@ impl Workload for Saxpy {
             &y.to_le_bytes(),
         ];
         let shape = [[n.div_ceil(256) as u32, 1, 1], [256, 1, 1]];
-        self.kernel.run(engine, shape, 0, &lent, &arguments)
+        self.kernel.run((engine, compile), shape, 0, &lent, &arguments)
     }
 
     fn in_c(&mut self, native: &Native) {
@@ -190,14 +191,14 @@ impl Workload for Matmul {
         format!("{0} x {0}, tiles of 16", self.n)
     }
 
-    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+    fn on_engine(&mut self, engine: &Engine, compile: bool) -> anyhow::Result<Stats> {
         let mut lent = Lent::default();
         let [a, b] = [0, 1].map(|k| lent.lend(&mut self.factors[k]).to_le_bytes());
         let c = lent.lend(&mut self.products[0]).to_le_bytes();
         let tiles = self.n.div_ceil(16) as u32;
         let shape = [[tiles, tiles, 1], [16, 16, 1]];
         self.kernel.run(
-            engine,
+            (engine, compile),
             shape,
             0,
             &lent,
@@ -253,7 +254,7 @@ impl Workload for Nbody {
         format!("{} bodies, one step", self.from.len())
     }
 
-    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+    fn on_engine(&mut self, engine: &Engine, compile: bool) -> anyhow::Result<Stats> {
         let (n, mut lent) = (self.from.len(), Lent::default());
         let position = lent.lend(&mut self.position[0]).to_le_bytes();
         let (from, velocity) = (
@@ -268,7 +269,8 @@ impl Workload for Nbody {
             &(n as u32).to_le_bytes(),
         ];
         let shape = [[n.div_ceil(128) as u32, 1, 1], [128, 1, 1]];
-        self.kernel.run(engine, shape, 128 * 16, &lent, &arguments)
+        self.kernel
+            .run((engine, compile), shape, 128 * 16, &lent, &arguments)
     }
 
     fn in_c(&mut self, native: &Native) {
@@ -319,15 +321,20 @@ impl Workload for Mandelbrot {
         format!("{0} x {0}, at most {LIMIT} rounds", self.width)
     }
 
-    fn on_engine(&mut self, engine: &Engine) -> anyhow::Result<Stats> {
+    fn on_engine(&mut self, engine: &Engine, compile: bool) -> anyhow::Result<Stats> {
         let mut lent = Lent::default();
         let out = lent.lend(&mut self.counts[0]).to_le_bytes();
         let width = (self.width as u32).to_le_bytes();
         let [left, top, pixel] = [CORNER[0], CORNER[1], self.pixel()].map(f32::to_le_bytes);
         let tiles = self.width.div_ceil(16) as u32;
         let arguments: [&[u8]; 7] = [&out, &width, &width, &left, &top, &pixel, &LIMIT.to_le_bytes()];
-        self.kernel
-            .run(engine, [[tiles, tiles, 1], [16, 16, 1]], 0, &lent, &arguments)
+        self.kernel.run(
+            (engine, compile),
+            [[tiles, tiles, 1], [16, 16, 1]],
+            0,
+            &lent,
+            &arguments,
+        )
     }
 
     fn in_c(&mut self, native: &Native) {

@@ -1,7 +1,7 @@
 //! `DIVVY_EMULATED`: which devices this machine pretends to have.
 //!
 //! Grammar: `item (',' item)*`, item = `['emulated:'] profile ['*' count] (',' option)*`, option = `'context=' bytes`.
-//! or `'timing=' timing`, `'fast-forward'`, `'timeslice=' slice`.
+//! or `'timing=' timing`, `'fast-forward'`, `'timeslice=' slice`, `'kernels=' ('interpreted' | 'compiled')`.
 //! Options are those of the devices before them. Nothing set means one H100.
 
 use super::profile::{PROFILES, Profile};
@@ -34,6 +34,8 @@ pub enum SpecError {
     BadTiming(String),
     /// Not the length of a slice.
     BadTimeslice(String),
+    /// Not a way to run kernels.
+    BadKernels(String),
 }
 
 impl fmt::Display for SpecError {
@@ -80,6 +82,12 @@ impl fmt::Display for SpecError {
                     "{value:?} is no time slice: write default, short, medium, long, or milliseconds from 0.05 to 1000"
                 )
             }
+            SpecError::BadKernels(value) => {
+                write!(
+                    f,
+                    "{value:?} is no way to run kernels: write interpreted or compiled"
+                )
+            }
             SpecError::Empty => write!(
                 f,
                 "an emulated device has no name: write for example h100 or l4*2"
@@ -101,6 +109,8 @@ pub struct Item {
     pub timing: Timing,
     /// How long a process keeps the engine while others want it, in nanoseconds; None: as the device has it.
     pub timeslice_ns: Option<u64>,
+    /// Kernels are compiled to machine code where that is possible.
+    pub compile: bool,
 }
 
 /// How time passes for kernels.
@@ -172,6 +182,7 @@ pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
             context_bytes: 0,
             timing: Timing::Free,
             timeslice_ns: None,
+            compile: false,
         };
         devices.extend(std::iter::repeat_n(item, count));
     }
@@ -198,6 +209,13 @@ impl Item {
             ("context", _) => self.context_bytes = parse_context(value, self.profile)?,
             ("timing", timing) => *timing = parse_timing(value)?,
             ("timeslice", _) => self.timeslice_ns = Some(parse_timeslice(value)?),
+            ("kernels", _) => {
+                self.compile = match value {
+                    "interpreted" => false,
+                    "compiled" => true,
+                    _ => return Err(SpecError::BadKernels(value.to_owned())),
+                }
+            }
             (FAST_FORWARD, Timing::Model { fast_forward, .. }) if value.is_empty() => *fast_forward = true,
             (FAST_FORWARD, Timing::Free) => return Err(SpecError::BadTiming(item.to_owned())),
             _ => return Err(SpecError::UnknownOption(item.to_owned())),
@@ -346,6 +364,20 @@ mod tests {
         );
         for bad in ["0", "-1ms", "2000ms", "NaN", "soon", ""] {
             assert_eq!(slice(bad), Err(SpecError::BadTimeslice(bad.to_owned())));
+        }
+    }
+
+    #[test]
+    fn kernels_are_interpreted_unless_the_option_says_otherwise() {
+        let compile =
+            |spec: &str| parse(spec).map(|items| items.iter().map(|item| item.compile).collect::<Vec<_>>());
+        assert_eq!(
+            compile("h100,l4,kernels=compiled,t4,kernels=interpreted"),
+            Ok(vec![false, true, false])
+        );
+        for bad in ["", "fast", "Compiled"] {
+            let refused = compile(&format!("h100,kernels={bad}"));
+            assert_eq!(refused, Err(SpecError::BadKernels(bad.to_owned())));
         }
     }
 

@@ -84,10 +84,17 @@ pub(crate) struct Ctx {
     /// Register area of the current function in the current warp.
     pub regs: *mut u8,
     /// Active lanes.
-    mask: u32,
+    pub mask: u32,
     /// Lanes of the warp that have not ended.
     pub live: u32,
     pub pc: u32,
+    /// For compiled code: the instruction that it left at, the count of instructions, at which count and from which
+    /// instruction on it leaves, and a panic of an instruction it called.
+    pub at: u32,
+    pub count: i64,
+    pub limit: i64,
+    pub horizon: u32,
+    pub panic: Option<Box<dyn std::any::Any + Send>>,
     pub other: u32,
     pub targets: [u32; 32],
     pub barrier: BarrierCall,
@@ -137,6 +144,11 @@ impl Ctx {
             mask: 0,
             live: 0,
             pc: 0,
+            at: 0,
+            count: 0,
+            limit: 0,
+            horizon: 0,
+            panic: None,
             other: 0,
             targets: [0; 32],
             barrier: BarrierCall::default(),

@@ -53,10 +53,24 @@ pub(crate) struct LaunchState<'a> {
     pub block_consts: Vec<(u32, Vec<ConstSlot>)>,
     pub addresses: Vec<u64>,
     pub id: u64,
+    /// Run compiled code where there is any.
+    pub compiled: bool,
 }
 
 impl LaunchState<'_> {
     pub fn code(&self) -> &Code {
         &self.code
+    }
+
+    /// The module's machine code, where this launch may use it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn native(&self) -> Option<&crate::compile::Native> {
+        if !self.compiled {
+            return None;
+        }
+        self.code
+            .native
+            .get_or_init(|| crate::compile::Native::compile(&self.code))
+            .as_ref()
     }
 }

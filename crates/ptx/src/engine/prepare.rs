@@ -161,6 +161,7 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
         block_consts: consts(true),
         areas,
         addresses: program.addresses().to_vec(),
+        compiled: launch.compile,
         id: LAUNCHES.fetch_add(1, Ordering::Relaxed),
     })
 }

@@ -61,6 +61,9 @@ pub struct Launch<'a> {
     pub clock_khz: u32,
     /// How time passes for the kernel; without it, as long as the CPU takes.
     pub timing: Option<Timing<'a>>,
+    /// The module is compiled to machine code, where the processor has AVX-512 and the system allows it. It is
+    /// interpreted elsewhere; results are the same.
+    pub compile: bool,
 }
 
 /// What a launch executed. An instruction counts once for its warp and once for every lane that was active when it was

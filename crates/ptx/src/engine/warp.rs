@@ -249,6 +249,8 @@ impl Warp {
         issued: &mut Issued,
     ) -> Pause {
         let code = &launch.code().insts;
+        #[cfg(target_arch = "x86_64")]
+        let native = launch.native();
         let mut left = slice as i64;
         c.live = self.live;
         loop {
@@ -274,13 +276,35 @@ impl Warp {
             c.time_ps = self.time_ps;
             let mut count = 0u64;
             let flow = loop {
-                let inst = &code[pc as usize];
-                count += 1;
-                // SAFETY: the instruction was decoded for this machine and for the function that `regs` belongs to.
-                let flow = unsafe { (inst.exec)(c, inst) };
+                #[cfg(target_arch = "x86_64")]
+                let entry = native.and_then(|native| Some((native, native.entry(pc, c.full())?)));
+                #[cfg(target_arch = "x86_64")]
+                let compiled = entry.map(|(native, entry)| {
+                    c.count = count as i64;
+                    c.limit = match (holding, alone) {
+                        (true, _) => 0,
+                        (_, true) => left,
+                        _ => left.min(TURN as i64 + 1),
+                    };
+                    c.horizon = horizon;
+                    // SAFETY: `regs` are those of the function that the split is in.
+                    let flow = unsafe { native.run(c, code, entry) };
+                    (flow, c.at, c.count as u64)
+                });
+                #[cfg(not(target_arch = "x86_64"))]
+                let compiled = None;
+                let flow = if let Some((flow, at, counted)) = compiled {
+                    (pc, count) = (at, counted);
+                    flow
+                } else {
+                    let inst = &code[pc as usize];
+                    count += 1;
+                    // SAFETY: the instruction was decoded for this machine and for the function that `regs` belongs to.
+                    unsafe { (inst.exec)(c, inst) }
+                };
                 match flow {
                     Flow::Next => {
-                        pc += 1;
+                        pc = pc.wrapping_add(1);
                         if pc == horizon {
                             break Flow::Next;
                         }

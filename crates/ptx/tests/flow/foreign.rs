@@ -277,6 +277,7 @@ fn ranges_are_asked_for_once() {
         sm_count: 4,
         clock_khz: 1_000_000,
         timing: None,
+        compile: false,
     };
     engine().run(&loaded.program, &launch).unwrap();
     let asked = memory.1.into_inner();

@@ -89,6 +89,8 @@ impl Loaded {
             cooperative: false,
             cancel: None,
             timing: None,
+            compile: None,
+            races: false,
         }
     }
 }
@@ -106,6 +108,8 @@ pub struct Run<'a> {
     cooperative: bool,
     cancel: Option<&'a AtomicBool>,
     timing: Option<Timing<'a>>,
+    compile: Option<bool>,
+    races: bool,
 }
 
 impl<'a> Run<'a> {
@@ -143,6 +147,18 @@ impl<'a> Run<'a> {
     /// The model of its time.
     pub fn timing(mut self, timing: Timing<'a>) -> Self {
         self.timing = Some(timing);
+        self
+    }
+
+    /// Only compiled, or only interpreted.
+    pub fn compile(mut self, compile: bool) -> Self {
+        self.compile = Some(compile);
+        self
+    }
+
+    /// Its blocks race: it does not end the same twice.
+    pub fn races(mut self) -> Self {
+        self.races = true;
         self
     }
 
@@ -212,7 +228,8 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Runs it and hands back how it ended, with what the kernel printed.
+    /// Runs it and hands back how it ended, with what the kernel printed. It runs interpreted and then compiled, from
+    /// the same memory, and both must end the same: bit for bit, to the count of instructions.
     pub fn outcome(mut self) -> (Result<Stats, Fault>, Vec<Vec<u8>>) {
         let bytes = self
             .loaded
@@ -225,6 +242,50 @@ impl<'a> Run<'a> {
             self.kernel
         );
         self.params.resize(bytes, 0);
+        if let Some(compile) = self.compile {
+            return self.once(compile);
+        }
+        // What comes from outside comes once.
+        if self.cancel.is_some() || self.timing.is_some() || !self.memory.surfaces.is_empty() {
+            return self.once(false);
+        }
+        let before = self.memory.snapshot();
+        let (end, printed) = self.once(false);
+        let interpreted = self.memory.snapshot();
+        self.memory.restore(&before);
+        let compiled = self.once(true);
+        // A fault stops the other blocks wherever they are.
+        let same = |ended: &(Result<Stats, Fault>, Vec<Vec<u8>>)| {
+            match (&ended.0, &end) {
+                // Any of several blocks may be the first.
+                (Err(a), Err(b)) if self.grid != [1; 3] => {
+                    std::mem::discriminant(a) == std::mem::discriminant(b)
+                }
+                (Err(a), Err(b)) => a == b,
+                (a, b) => a == b && ended.1 == printed && self.memory.snapshot() == interpreted,
+            }
+        };
+        if !self.races && !same(&compiled) {
+            // Threads that race may end differently; then the interpreter does not agree with itself either.
+            let after = self.memory.snapshot();
+            let racy = (0..64).any(|_| {
+                self.memory.restore(&before);
+                !same(&self.once(false))
+            });
+            self.memory.restore(&after);
+            assert!(
+                racy,
+                "{}: interpreted it ends with {end:?}, compiled with {:?}{}",
+                self.kernel,
+                compiled.0,
+                difference(&interpreted, &after)
+            );
+        }
+        compiled
+    }
+
+    /// Runs it once, interpreted or compiled.
+    fn once(&self, compile: bool) -> (Result<Stats, Fault>, Vec<Vec<u8>>) {
         let begun = Instant::now();
         let printed = Mutex::new(Vec::new());
         let never = AtomicBool::new(false);
@@ -242,6 +303,7 @@ impl<'a> Run<'a> {
             sm_count: 4,
             clock_khz: 1_000_000,
             timing: self.timing,
+            compile,
         };
         let end = engine().run(&self.loaded.program, &launch);
         (end, printed.into_inner().unwrap())
@@ -265,4 +327,26 @@ fn numbered(text: &str) -> String {
         .enumerate()
         .map(|(at, line)| format!("{:4} {line}\n", at + 1))
         .collect()
+}
+
+/// Where memory differs first.
+fn difference(interpreted: &[Vec<u8>], compiled: &[Vec<u8>]) -> String {
+    for (n, (a, b)) in interpreted.iter().zip(compiled).enumerate() {
+        if let Some(at) = (0..a.len()).find(|at| a[*at] != b[*at]) {
+            let word = |of: &[u8]| {
+                of[at & !7..]
+                    .iter()
+                    .take(8)
+                    .rev()
+                    .map(|b| format!("{b:02x}"))
+                    .collect::<String>()
+            };
+            return format!(
+                "; byte {at} of range {n}: interpreted {}, compiled {}",
+                word(a),
+                word(b)
+            );
+        }
+    }
+    String::new()
 }

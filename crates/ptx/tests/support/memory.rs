@@ -99,6 +99,32 @@ pub struct Memory {
     pub surfaces: Vec<(u64, Image)>,
 }
 
+impl Memory {
+    fn cells(&self) -> impl Iterator<Item = &[AtomicU8]> {
+        self.ranges.iter().map(|range| {
+            let bytes = (range.end - range.start) as usize;
+            // SAFETY: a range is a buffer's, which the test holds for longer than the launch; its bytes are atomics.
+            unsafe { std::slice::from_raw_parts(range.start as *const AtomicU8, bytes) }
+        })
+    }
+
+    /// What every range holds.
+    pub fn snapshot(&self) -> Vec<Vec<u8>> {
+        (self.cells())
+            .map(|cells| cells.iter().map(|cell| cell.load(Relaxed)).collect())
+            .collect()
+    }
+
+    /// Puts back what [`Self::snapshot`] gave.
+    pub fn restore(&self, bytes: &[Vec<u8>]) {
+        for (cells, bytes) in self.cells().zip(bytes) {
+            for (cell, byte) in cells.iter().zip(bytes) {
+                cell.store(*byte, Relaxed);
+            }
+        }
+    }
+}
+
 fn find<T: Copy>(objects: &[(u64, T)], object: u64) -> Option<T> {
     let found = objects.iter().find(|(number, _)| *number == object);
     found.map(|(_, of)| *of)
