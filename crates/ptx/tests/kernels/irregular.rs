@@ -104,7 +104,6 @@ fn by_work_list(loaded: &Loaded) {
             .kernel("bfs_frontier")
             .grid(size.div_ceil(64))
             .block(64)
-            .races()
             .buffer(&first)
             .buffer(&edges);
         let run = run
