@@ -74,7 +74,14 @@ pub fn hub_proxy() -> Option<PathBuf> {
 
 /// GNU parallel.
 pub fn parallel() -> Option<PathBuf> {
-    on_path("parallel", "GNU parallel (cargo xtask setup)")
+    // It is a script of Perl's by nature.
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders)
+        .map(|folder| folder.join("parallel"))
+        .find(|file| file.is_file());
+    require(found.is_some(), "GNU parallel (cargo xtask setup)")
+        .then_some(found)
+        .flatten()
 }
 
 /// nvtop, or nothing when it was not set up and need not be.

@@ -109,6 +109,7 @@ macro_rules! vectorised {
         pub(crate) fn $pick<O: $bound>(set: $crate::inst::VectorSet) -> $crate::inst::Exec {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+            #[inline(never)]
             fn fast<O: $bound>(
                 c: &mut $crate::engine::ctx::Ctx,
                 i: &$crate::inst::Inst,
@@ -132,6 +133,7 @@ macro_rules! vectorised {
         pub(crate) fn $pick<O: $bound>(set: $crate::inst::VectorSet) -> $crate::inst::Exec {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+            #[inline(never)]
             fn fast<O: $bound>(
                 c: &mut $crate::engine::ctx::Ctx,
                 i: &$crate::inst::Inst,

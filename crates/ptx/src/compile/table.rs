@@ -1,5 +1,6 @@
 //! Which instructions are compiled, and to what. An instruction is known by the function that interprets it: two that
-//! the linker made one do the same.
+//! the linker made one do the same. Such a function is `#[inline(never)]`. Otherwise the compiler may give each unit of
+//! code its own copy of a small one, and the copies have different addresses.
 
 use super::asm::Map::{M0F, M0F3A, M0F38};
 use super::asm::Pp::{F2, F3, None as P0, P66};

@@ -9,6 +9,7 @@ use crate::inst::{Flow, Inst};
 /// No register field.
 pub(crate) const NONE: u32 = u32::MAX;
 
+#[inline(never)]
 pub(crate) fn nop(_: &mut Ctx, _: &Inst) -> Flow {
     Flow::Next
 }
@@ -20,12 +21,14 @@ pub(crate) fn fence(_: &mut Ctx, _: &Inst) -> Flow {
 }
 
 /// `bra` to `aux`.
+#[inline(never)]
 pub(crate) fn branch(c: &mut Ctx, i: &Inst) -> Flow {
     c.pc = i.aux;
     Flow::Jump
 }
 
 /// `@p bra`.
+#[inline(never)]
 pub(crate) fn branch_if(c: &mut Ctx, i: &Inst) -> Flow {
     let mask = c.mask();
     let taken = c.pred_signed(i.guard) & mask;
@@ -51,6 +54,7 @@ pub(crate) fn branch_indexed(c: &mut Ctx, i: &Inst) -> Flow {
 }
 
 /// A guarded instruction that is not a branch: `inner` for the lanes whose guard holds.
+#[inline(never)]
 pub(crate) fn guarded(c: &mut Ctx, i: &Inst) -> Flow {
     let mask = c.mask();
     let held = c.pred_signed(i.guard) & mask;

@@ -593,6 +593,7 @@ pub(crate) fn param_store<T: Memory>() -> crate::inst::Exec {
 }
 
 /// `cvta` from a window to generic (`aux` = space), or back (`imm` = 1).
+#[inline(never)]
 pub(crate) fn convert_address(c: &mut Ctx, i: &Inst) -> Flow {
     let space = i.aux & SPACE;
     for lane in c.active() {

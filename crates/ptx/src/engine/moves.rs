@@ -12,6 +12,7 @@ pub(crate) const PRED_NOT: u32 = 3;
 pub(crate) const PRED_MOVE: u32 = 4;
 
 /// Logic on predicates: `imm` bit 0 negates a, bit 1 b.
+#[inline(never)]
 pub(crate) fn predicate_logic(c: &mut Ctx, i: &Inst) -> Flow {
     let invert = |p: u32, bit: u64| if i.imm >> bit & 1 != 0 { !p } else { p };
     let a = invert(c.pred(i.a), 0);
@@ -30,6 +31,7 @@ pub(crate) fn predicate_logic(c: &mut Ctx, i: &Inst) -> Flow {
 }
 
 /// `mov` of an immediate to a predicate is `setp` of a constant: `imm` is all lanes' value.
+#[inline(never)]
 pub(crate) fn predicate_constant(c: &mut Ctx, i: &Inst) -> Flow {
     c.put_pred(i.d, i.imm as u32);
     Flow::Next
