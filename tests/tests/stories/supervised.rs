@@ -183,22 +183,6 @@ fn a_static_program_holds_no_more_than_its_slice_for_long() {
     holds_no_more(&host, command, 4);
 }
 
-/// Its child has its open files, and so its memory behind its end: the driver names a process that there is no more.
-#[test]
-fn a_program_that_leaves_its_memory_to_a_child_holds_no_more_than_its_slice_for_long() {
-    let host = Host::new();
-    let Some(compiler) = compiler() else { return };
-    let program = static_tenant(&host, &compiler);
-    let directory = host.run_directory();
-    let device = divvy_device::devices("h100", &directory).expect("a device")[0].uuid;
-    // A shell waits for it: the slice does not end with it.
-    let mut command = supervised(&host, "left", &[]);
-    command.args(["sh", "-c", "\"$@\"; sleep 60", "sh"]);
-    command.arg(program).arg(directory.join("pages.sock"));
-    command.args([&device.to_string(), "3000", "leave"]);
-    holds_no_more(&host, command, 4);
-}
-
 /// Dynamic, and without anything of ours: the driver's library is the first that it loads.
 #[test]
 fn a_program_without_the_limiter_holds_no_more_than_its_slice_for_long() {
@@ -433,13 +417,9 @@ fn a_program_that_passes_the_gate_has_no_more_than_its_share() {
 fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
     let host = Host::with_devices(DEVICE);
     let Some(python) = system_python() else { return };
-    let Some(compiler) = compiler() else { return };
     // A copy that is written again would end those that have it mapped.
     let library = renamed(&host);
-    let program = static_tenant(&host, &compiler);
-    let pages = host.run_directory().join("pages.sock");
-    let device = divvy_device::devices("h100", &host.run_directory()).expect("a device")[0].uuid;
-    let ways = ["path", "replaced", "forge", "fork", "headless", "static"];
+    let ways = ["path", "replaced", "forge", "fork", "headless"];
     let thieves: Vec<Tenant> = ways
         .iter()
         .map(|way| {
@@ -448,18 +428,15 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
                 let own = format!("LD_PRELOAD={}", driver(&host).join("libcuda.so.1").display());
                 command.args(["env", "-u", "LD_LIBRARY_PATH", &own]);
             }
-            if *way == "static" {
-                command.arg(&program).arg(&pages);
-                command.args([&device.to_string(), "0", "spin"]);
-            } else {
-                command.arg(&python).arg(python_tenant()).arg("spin");
-                match *way {
-                    "replaced" => command.arg("libcuda.so.1"),
-                    _ => command.arg(&library),
-                };
+            command.arg(&python).arg(python_tenant()).arg("spin");
+            match *way {
+                "replaced" => command.arg("libcuda.so.1"),
+                _ => command.arg(&library),
+            };
+            let (tenant, said) = Tenant::start_with_line({
                 command.arg(way);
-            }
-            let (tenant, said) = Tenant::start_with_line(command);
+                command
+            });
             assert_eq!(said["error"], json!(0), "{way}");
             tenant
         })
