@@ -49,9 +49,17 @@ pub fn prepare(
             if record.mps_partition.is_some() {
                 return Ok(record.mps_partition.clone());
             }
-            let name = mps
-                .add_partition(tools, chunks(device, share))
-                .map_err(|fault| without_mps(fault, true))?;
+            let chunks = chunks(device, share);
+            let name = match mps.add_partition(tools, chunks) {
+                // The daemon may be that of slices without partitions, the last of which has ended just now. A slice that still
+                // needs it would have kept this one out.
+                Err(_) if has_no_partition(run, &mps) => mps
+                    .stop(tools, false)
+                    .and_then(|()| mps.start(tools, true))
+                    .and_then(|()| mps.add_partition(tools, chunks)),
+                said => said,
+            };
+            let name = name.map_err(|fault| without_mps(fault, true))?;
             let noted = held(run, &mps).and_then(|held| held.write(&record.id, name.as_bytes(), NOTE));
             if let Err(error) = noted {
                 let _back = mps.remove_partition(tools, &name);
@@ -60,6 +68,12 @@ pub fn prepare(
             Ok(Some(name))
         }
     }
+}
+
+fn has_no_partition(run: &Path, mps: &Mps) -> bool {
+    held(run, mps)
+        .and_then(|held| held.names())
+        .is_ok_and(|names| names.is_empty())
 }
 
 fn without_mps(fault: Fault, partitioned: bool) -> Fault {
@@ -271,10 +285,11 @@ mod tests {
                 .filter(|(name, _)| *name == "CUDA_MPS_PIPE_DIRECTORY");
             let control = pipes.next().map(|(_, pipe)| Path::new(pipe).join("control"));
             match (control, line.as_str()) {
-                (Some(control), "-d" | "-d -S") => fs::write(control, "").expect("it listens"),
+                (Some(control), "-d" | "-d -S") => fs::write(control, &line).expect("it listens"),
                 (Some(control), "quit -t 10") => fs::remove_file(control).expect("it listened"),
-                (Some(_), line) if line.starts_with("sm_partition add") => {
-                    let answer = if self.old {
+                (Some(control), line) if line.starts_with("sm_partition add") => {
+                    let is_for_them = fs::read_to_string(control).is_ok_and(|started| started == "-d -S");
+                    let answer = if self.old || !is_for_them {
                         "Unknown command"
                     } else {
                         "GPU-1a2b3c4d/Aw1\n"
@@ -310,6 +325,23 @@ mod tests {
     fn tidy(run: &Path, records: &[SliceRecord], tools: &Fake) -> Result<(), Fault> {
         let tools_of = |_: &str, _: u32| Box::new(tools.clone()) as Box<dyn Tools>;
         put_back(run, &InUse::by(records), &tools_of)
+    }
+
+    #[test]
+    fn a_daemon_that_slices_without_partitions_left_is_started_again_for_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path();
+        let mut tools = Fake::default();
+        let soft = record("mps", &serde_json::json!({"id": "89ab"}));
+        prepare(run, &soft, &device(), &mut tools).expect("prepared");
+        let hard = record(
+            "mps",
+            &serde_json::json!({"compute": 2500, "compute_cap": "hard"}),
+        );
+        let partition = prepare(run, &hard, &device(), &mut tools).expect("prepared");
+        assert_eq!(partition.as_deref(), Some("GPU-1a2b3c4d/Aw1"));
+        let said = tools.said.borrow().join("; ");
+        assert!(said.contains("quit -t 10; -d -S;"), "{said}");
     }
 
     #[test]
