@@ -75,13 +75,7 @@ pub fn hub_proxy() -> Option<PathBuf> {
 /// GNU parallel.
 pub fn parallel() -> Option<PathBuf> {
     // It is a script of Perl's by nature.
-    let folders = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&folders)
-        .map(|folder| folder.join("parallel"))
-        .find(|file| file.is_file());
-    require(found.is_some(), "GNU parallel (cargo xtask setup)")
-        .then_some(found)
-        .flatten()
+    found_on_path("parallel", "GNU parallel (cargo xtask setup)", |_| true)
 }
 
 /// nvtop, or nothing when it was not set up and need not be.
@@ -124,10 +118,14 @@ pub fn compiler() -> Option<PathBuf> {
 
 /// The file that a shell would run by this name. Programs that choose a version by themselves are followed to it.
 pub(crate) fn on_path(name: &str, what: &str) -> Option<PathBuf> {
+    found_on_path(name, what, |file| !is_script(file))
+}
+
+fn found_on_path(name: &str, what: &str, is_right: fn(&Path) -> bool) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&folders)
         .map(|folder| folder.join(name))
-        .find(|file| file.is_file() && !is_script(file));
+        .find(|file| file.is_file() && is_right(file));
     require(found.is_some(), what).then_some(found).flatten()
 }
 

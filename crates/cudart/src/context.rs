@@ -1,6 +1,6 @@
 //! A thread's device, and the primary contexts: taken when they are first needed.
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 use core::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,8 +12,6 @@ use crate::error::Result;
 thread_local! {
     /// The device that the thread chose, 0 before it chose one.
     static DEVICE: Cell<i32> = const { Cell::new(0) };
-    /// Configurations of launches whose arguments are being evaluated: `<<<…>>>` pushes one, the kernel's stub pops it.
-    pub static LAUNCHES: RefCell<Vec<crate::api::launch::Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The primary contexts that this process holds, by device.

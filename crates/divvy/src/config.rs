@@ -450,6 +450,9 @@ impl Config {
             );
             return Err(self.blame("worker_memory", fault));
         }
+        if let Some(spec) = self.text("emulated").filter(|spec| !spec.is_empty()) {
+            divvy_host::check_emulated(spec).map_err(|fault| self.blame("emulated", fault))?;
+        }
         let quantum = self.duration("quantum")?.unwrap_or(defaults.quantum);
         if !(Duration::from_millis(1)..=Duration::from_millis(30)).contains(&quantum) {
             let fault = bad("quantum", "it must be from 1ms to 30ms");

@@ -90,6 +90,12 @@ fn settings_that_make_no_sense_are_said_before_an_agent_is_started() {
         ("DIVVY_OVERSUBSCRIPTION", "0.5", "from 1 to 1000"),
         ("DIVVY_IDLE_TIMEOUT", "soon", "a duration"),
         ("DIVVY_CONTEXT_MEMORY", "512", "no unit"),
+        ("DIVVY_EMULATED", "h1000", "choose one of h100"),
+        (
+            "DIVVY_EMULATED",
+            "h100,kernels=fast",
+            "write interpreted or compiled",
+        ),
     ] {
         for words in [
             &["run", "--memory", "1GiB", "--", "true"][..],

@@ -25,11 +25,7 @@ pub struct EmulatedDevice {
 /// # Errors
 /// [`Code::Config`] for a specification that is not understood.
 pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice>, Fault> {
-    let devices = divvy_device::devices(spec, run_dir).map_err(|error| {
-        Fault::new(Code::Config, "the emulated devices were not understood")
-            .because(&error)
-            .hint("DIVVY_EMULATED, `emulated` in the configuration and `--device emulated:NAME` name them")
-    })?;
+    let devices = divvy_device::devices(spec, run_dir).map_err(|error| not_understood(&error))?;
     let mut parts = Vec::new();
     let mut found = Vec::new();
     for facts in &devices {
@@ -50,6 +46,22 @@ pub fn emulated_devices(spec: &str, run_dir: &Path) -> Result<Vec<EmulatedDevice
         spec: spec.into(),
     });
     Ok(devices.collect())
+}
+
+/// Whether a specification describes devices. None is made.
+///
+/// # Errors
+/// [`Code::Config`] where it does not.
+pub fn check_emulated(spec: &str) -> Result<(), Fault> {
+    spec::parse(spec)
+        .map(drop)
+        .map_err(|error| not_understood(&error))
+}
+
+fn not_understood(error: &dyn std::error::Error) -> Fault {
+    Fault::new(Code::Config, "the emulated devices were not understood")
+        .because(error)
+        .hint("DIVVY_EMULATED, `emulated` in the configuration and `--device emulated:NAME` name them")
 }
 
 fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> DeviceRecord {

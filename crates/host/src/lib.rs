@@ -31,7 +31,7 @@ pub use divvy_abi::{Probe, probe};
 pub use divvy_device::{Grant, NAMESPACE as EMULATED_NAMESPACE_FILE, PAGES_SOCKET, default_run_directory};
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
-    DEFAULT_EMULATED, EmulatedDevice, emulated_busy, emulated_devices, emulated_engine_use,
+    DEFAULT_EMULATED, EmulatedDevice, check_emulated, emulated_busy, emulated_devices, emulated_engine_use,
     emulated_pages_of, emulated_processes, emulated_use, emulated_used, grant_emulated, granted_emulated,
     new_engine_page, set_emulated_aside,
 };

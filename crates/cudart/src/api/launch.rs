@@ -1,19 +1,24 @@
 //! Launches.
 
+use core::cell::RefCell;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
-use crate::context::LAUNCHES;
 use crate::prelude::*;
 use crate::registry;
 
 /// What `<<<grid, block, shared, stream>>>` says.
 #[derive(Clone, Copy)]
-pub struct Configuration {
+struct Configuration {
     grid: dim3,
     block: dim3,
     shared: usize,
     stream: usize,
+}
+
+thread_local! {
+    /// Configurations of launches whose arguments are being evaluated: `<<<…>>>` pushes one, the kernel's stub pops it.
+    static LAUNCHES: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Pushes what stands in `<<<…>>>`. nvcc's code calls the kernel's stub where the answer is 0.
