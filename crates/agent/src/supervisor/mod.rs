@@ -261,14 +261,18 @@ impl Supervisor {
                 };
                 let nothing = OfSlice::default();
                 let seen = sight.by_slice.get(&record.id).unwrap_or(&nothing);
-                let is_alert = turn.memory(seen);
+                let ends_in = turn.memory(seen);
                 let charge = charges
                     .iter()
                     .find(|charge| charge.slice_id == record.id && charge.device_uuid == device.uuid);
                 let dead = of_dead.bills.get(&record.id).copied().unwrap_or(0);
                 let is_watched = turn.time(seen, dead, charge);
-                if is_alert || is_watched {
+                if ends_in.is_some() || is_watched {
                     pause = pause.min(ALERT);
+                }
+                // Not a whole pause later: the limit holds for as long as is promised on a busy machine too.
+                if let Some(ends_in) = ends_in.filter(|ends_in| !ends_in.is_zero()) {
+                    pause = pause.min(ends_in.max(HUNT));
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! One slice on one device at one look: its memory beside its limit, and its time beside its charge and its share.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use divvy_model::{Bytes, DeviceRecord, OnOveruse, SliceRecord};
 
@@ -34,11 +35,9 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Compares its memory with its limit. Returns whether it is beyond that, or frozen for that.
-    pub fn memory(&mut self, seen: &OfSlice) -> bool {
-        let Some(share) = self.record.shares.on(&self.device.uuid) else {
-            return false;
-        };
+    /// Compares its memory with its limit. Where it is beyond that, returns for how long no look is needed.
+    pub fn memory(&mut self, seen: &OfSlice) -> Option<Duration> {
+        let share = self.record.shares.on(&self.device.uuid)?;
         self.note_blind(seen.is_blind);
         let mut limit = match self.has_ended {
             true => Bytes(0),
@@ -63,19 +62,16 @@ impl Turn<'_> {
         }
         self.account.limit = limit;
         self.end_tracers();
-        let there = seen.held.iter().filter_map(|(id, memory)| {
+        let there = seen.held.iter().map(|(id, memory)| {
             let has_ended = self.register.get(*id).is_none();
-            // What one had that has just ended is on its way back.
-            if has_ended && !self.register.is_kept(*id) {
-                return None;
-            }
-            Some(memory::Held {
+            memory::Held {
                 id: *id,
                 memory: *memory,
                 accounted: self.accounted(id.pid),
                 leaves: !has_ended && self.account.memory.is_ending(*id) && procs::is_leaving(id.pid),
                 has_ended,
-            })
+                returns: has_ended && !self.register.is_kept(*id),
+            }
         });
         let processes: Vec<memory::Held> = there.collect();
         let context = self.supervisor.settings.get().limits(self.device).context;
@@ -128,7 +124,7 @@ impl Turn<'_> {
                 }
             }
         }
-        !found.beyond.is_zero()
+        found.ends_in.map(Duration::from_nanos)
     }
 
     /// Compares its time with its charge and its share. Returns whether it is suspected, or in debt.

@@ -33,6 +33,9 @@ pub(crate) struct Held {
     pub leaves: bool,
     /// It has ended, and another process keeps what it had.
     pub has_ended: bool,
+    /// It has ended just now: what it had is on its way back, or another process keeps it. It counts, and ends no process
+    /// before that is known.
+    pub returns: bool,
 }
 
 /// The figures of one look.
@@ -66,6 +69,9 @@ pub(crate) enum Target {
 pub(crate) struct Finding {
     /// How much the slice holds beyond its limit and what is allowed for.
     pub beyond: Bytes,
+    /// It is beyond its limit, if what has just ended counts: in so many nanoseconds that has consequences. It is nothing
+    /// where it has them now.
+    pub ends_in: Option<u64>,
     /// The processes that are to be ended now.
     pub end: Option<Target>,
     /// Processes that should have ended and have not. Each is named once.
@@ -107,10 +113,12 @@ pub(crate) struct Memory {
 impl Memory {
     /// Takes the figures of a look.
     pub fn look(&mut self, look: &Look<'_>) -> Finding {
-        let present: HashSet<ProcessId> = look.processes.iter().map(|held| held.id).collect();
+        let (returning, there): (Vec<Held>, Vec<Held>) =
+            look.processes.iter().copied().partition(|held| held.returns);
+        let present: HashSet<ProcessId> = there.iter().map(|held| held.id).collect();
         self.seen.retain(|id, _| present.contains(id));
         self.ending.retain(|id, _| present.contains(id));
-        for held in look.processes {
+        for held in &there {
             let seen = self.seen.entry(held.id).or_insert((Bytes(0), look.at));
             if held.memory > seen.0 {
                 seen.1 = look.at;
@@ -118,7 +126,7 @@ impl Memory {
             seen.0 = held.memory;
         }
         // What is being ended gives its memory back by itself.
-        let staying = look.processes.iter().copied();
+        let staying = there.iter().copied();
         let staying: Vec<Held> = staying
             .filter(|held| {
                 let ending = self
@@ -130,7 +138,7 @@ impl Memory {
                 ending.is_none_or(|ending| look.at.saturating_sub(ending.since) > most)
             })
             .collect();
-        let measured = sum(look.processes);
+        let measured = sum(&there);
         let bound = match self.bound {
             // It was resized below what it holds: it may keep that, and no more.
             Some(bound) if bound > look.limit => look.limit.max(bound.min(measured).min(look.accounted)),
@@ -142,6 +150,8 @@ impl Memory {
             ..Finding::default()
         };
         let is_beyond = !finding.beyond.is_zero();
+        let all: Vec<Held> = staying.iter().copied().chain(returning).collect();
+        let counts = !beyond(&all, bound, look.context).is_zero();
         if !is_beyond {
             // What was refused is no longer asked for.
             self.ending.retain(|_, ending| ending.is_sent);
@@ -154,9 +164,9 @@ impl Memory {
         }
         finding.unending.sort_unstable();
         let missed = std::mem::take(&mut self.missed);
-        if let Some((at, was_beyond)) = self.looked.replace((look.at, is_beyond)) {
+        if let Some((at, was_beyond)) = self.looked.replace((look.at, counts)) {
             let time = look.at.saturating_sub(at);
-            self.beyond_for = match is_beyond && was_beyond {
+            self.beyond_for = match counts && was_beyond {
                 // What happened while the driver did not answer is unknown. A look that is late all the same counts in
                 // full: a tenant can make looks slow.
                 _ if missed && time > GRACE => 0,
@@ -164,14 +174,15 @@ impl Memory {
                 false => self.beyond_for.saturating_sub(time / 4),
             };
         }
-        if !is_beyond {
+        if !counts {
             return finding;
         }
         if look.at.saturating_sub(self.ended_at) > REMEMBERED {
             self.ends = 0;
         }
         let grace = if self.ends == 0 { GRACE } else { SHORT_GRACE };
-        if self.beyond_for >= grace {
+        finding.ends_in = Some(grace.saturating_sub(self.beyond_for));
+        if is_beyond && self.beyond_for >= grace {
             finding.end = self.target(&staying, look.context);
         }
         finding

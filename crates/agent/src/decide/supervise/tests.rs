@@ -28,6 +28,7 @@ fn held(pid: u32, memory: u64, accounted: u64) -> Held {
         accounted: mib(accounted),
         leaves: true,
         has_ended: false,
+        returns: false,
     }
 }
 
@@ -167,6 +168,33 @@ fn where_one_that_has_ended_left_its_memory_to_another_all_are_to_end() {
     memory.note_end(&[id(1)], &[], 1000 * MS);
     look(&mut memory, 1210, &both);
     assert_eq!(look(&mut memory, 1300, &both).end, Some(Target::All));
+}
+
+/// Whether a child keeps what it had is known a while after its end only. The second begins at its end.
+#[test]
+fn what_has_just_ended_counts_from_its_end_and_nothing_is_ended_before_another_is_known_to_keep_it() {
+    let ended = |returns| {
+        let one = Held {
+            has_ended: true,
+            returns,
+            ..held(1, 2000, 0)
+        };
+        [one, held(2, 10, 10)]
+    };
+    let mut memory = Memory::default();
+    let found = look(&mut memory, 0, &ended(true));
+    assert_eq!((found.beyond, found.ends_in), (Bytes(0), Some(1000 * MS)));
+    assert_eq!(look(&mut memory, 250, &ended(false)).ends_in, Some(750 * MS));
+    assert_eq!(look(&mut memory, 1000, &ended(false)).end, Some(Target::All));
+    // It is not known for long.
+    let mut memory = Memory::default();
+    look(&mut memory, 0, &ended(true));
+    assert_eq!(look(&mut memory, 2000, &ended(true)).end, None);
+    // It was on its way back.
+    assert_eq!(
+        look(&mut memory, 2100, &[held(2, 10, 10)]),
+        memory::Finding::default()
+    );
 }
 
 /// A tenant of very many processes makes each look take seconds.
@@ -479,6 +507,7 @@ proptest! {
                     accounted: mib(*accounted),
                     leaves: false,
                     has_ended: false,
+                    returns: false,
                 })
                 .collect();
             held.sort_by_key(|held| held.id);
