@@ -123,7 +123,7 @@ pub fn goes_below(host: &Host, compiler: &Path) -> PathBuf {
     compiled(host, compiler, "goes_below", include_str!("goes_below.c"), "-ldl")
 }
 
-/// A static program that takes memory of an emulated device of the host's, without the limiter: `static_tenant.c`.
+/// A static program that takes memory and time of an emulated device of the host's, without the limiter: `static_tenant.c`.
 pub fn static_tenant(host: &Host, compiler: &Path) -> PathBuf {
     compiled(
         host,
@@ -140,6 +140,7 @@ fn compiled(host: &Host, compiler: &Path, name: &str, text: &str, flag: &str) ->
     let mut compile = Command::new(compiler);
     compile
         .arg(format!("-DPAGE_ABI_VERSION={}", divvy_ledger::PAGE_ABI_VERSION))
+        .arg(format!("-DENGINE_ABI={}", divvy_device::engine::page::ENGINE_ABI))
         .arg("-o")
         .arg(&program)
         .arg(&source)
