@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must hold before a change lands, in the order in which it is quickest to fail.
 //! CI calls the same command and nothing else.
 
+mod doc_examples;
 mod documentation;
 pub mod programs;
 mod runner;
@@ -151,9 +152,11 @@ const MOST_UNSTEADY: usize = 2;
 fn run_suites(jobs: &[String], suites: &mut Suites, unsteady: &mut Vec<String>) -> anyhow::Result<()> {
     let programs = programs::build(jobs)?;
     suites.0 = runner::run(&programs)?;
+    let packages = doc_examples::packages()?;
     let (examples, success) = runner::output_of(
         cargo()
-            .args(["test", "--workspace", "--doc", "--no-fail-fast"])
+            .args(["test", "--doc", "--no-fail-fast"])
+            .args(packages.iter().map(|package| format!("--package={package}")))
             .args(jobs),
     )?;
     suites.add_examples(&examples, success);
