@@ -109,6 +109,17 @@ pub(crate) struct ConstSlot {
     pub value: Const,
 }
 
+/// How long a slot holds one register's value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub slot: u32,
+    /// The first and the last instruction that need it there.
+    pub from: u32,
+    pub to: u32,
+    /// One instruction writes it, and that one in every lane that comes there.
+    pub written_once: bool,
+}
+
 /// Shared memory that the system has in each block of a kernel that asks where it is. Cooperative groups keep the
 /// barriers and the scratch of their tiles there.
 pub(crate) const RESERVED_SHARED: u64 = 2 << 10;
@@ -118,6 +129,10 @@ pub(crate) struct FunctionCode {
     /// Has a body, and is no kernel.
     pub callable: bool,
     pub entry: u32,
+    /// Behind its last instruction.
+    pub end: u32,
+    /// What its slots hold when.
+    pub lives: Vec<Life>,
     pub consts: Vec<ConstSlot>,
     pub area_bytes: u32,
     /// Byte ranges of the area: 32-bit registers, 64-bit ones, predicates.
@@ -174,6 +189,15 @@ pub(crate) struct Code {
     /// The module's machine code, once a launch has asked for it; nothing where there is none.
     #[cfg(target_arch = "x86_64")]
     pub native: std::sync::OnceLock<Option<crate::compile::Native>>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Code {
+    /// The module's machine code, made at the first call.
+    pub fn native(&self) -> Option<&crate::compile::Native> {
+        let native = self.native.get_or_init(|| crate::compile::Native::compile(self));
+        native.as_ref()
+    }
 }
 
 /// Frames in local memory begin at multiples of this many bytes at least.

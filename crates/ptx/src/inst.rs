@@ -27,12 +27,14 @@ pub(crate) enum Flow {
     Yield,
     /// `Ctx::fault` says why.
     Fault,
+    /// From compiled code: at the block barrier `Ctx::other`, which waits for every thread.
+    Meet,
 }
 
 impl Flow {
     /// The flow that `flow as u32` came from.
     pub fn from_code(code: u32) -> Flow {
-        const ALL: [Flow; 11] = [
+        const ALL: [Flow; 12] = [
             Flow::Next,
             Flow::Jump,
             Flow::Split,
@@ -44,6 +46,7 @@ impl Flow {
             Flow::Gather,
             Flow::Yield,
             Flow::Fault,
+            Flow::Meet,
         ];
         ALL.get(code as usize).copied().unwrap_or(Flow::Fault)
     }

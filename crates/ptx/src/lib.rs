@@ -34,6 +34,8 @@ mod parse;
 mod rounding;
 mod types;
 
+#[cfg(target_arch = "x86_64")]
+pub use compile::limit_code;
 pub use engine::{
     AddressSpace, Addressing, Channel, Engine, Image, Launch, Progress, Stats, Texture, Times, Timing,
 };

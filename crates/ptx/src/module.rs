@@ -165,6 +165,28 @@ impl Module {
         })
     }
 
+    /// Lines of the text whose instructions compiled code leaves to the interpreter, of a kernel and what it calls.
+    /// `None` where all of it is interpreted: there is no such kernel, or the module cannot be compiled here.
+    pub fn interpreted_lines(&self, kernel: &str) -> Option<Vec<u32>> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let function = self.kernel_function(self.kernel_index(kernel)?);
+            self.code.native()?;
+            let functions = self
+                .reachable(function)
+                .into_iter()
+                .map(|f| &self.code.functions[f as usize]);
+            let insts = functions.flat_map(|f| &self.code.insts[f.entry as usize..f.end as usize]);
+            let left = insts.filter(|inst| !crate::compile::is_compiled(inst));
+            Some(left.map(|inst| inst.line).collect())
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = kernel;
+            None
+        }
+    }
+
     pub(crate) fn kernel_index(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }

@@ -2,8 +2,10 @@
 //!
 //! One worker. Engine and C take turns, so that whatever else the machine does falls on both; medians of the rounds.
 
+mod buffers;
 mod clock;
 mod device;
+mod kernel;
 mod native;
 mod report;
 mod workload;
@@ -19,7 +21,7 @@ use native::Native;
 use report::{Row, json, table};
 use workload::{Workload, all};
 
-/// Measure the PTX engine on four kernels, beside the same loops in C.
+/// Measure the PTX engine on twelve kernels, beside the same loops in C.
 #[derive(Parser)]
 struct Args {
     /// Rounds of each side; the median counts
@@ -28,6 +30,12 @@ struct Args {
     /// Divide the problem sizes, for a quick look
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     shrink: u32,
+    /// Only workloads with this in their name
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Run the compiled kernels alone, for a profiler; nothing is measured
+    #[arg(long)]
+    compiled_alone: bool,
     /// How to print the figures
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -45,13 +53,25 @@ fn main() -> anyhow::Result<()> {
     let engine = Engine::new(1);
     let mut rows = Vec::new();
     for mut workload in all(args.shrink as usize)? {
+        if !workload.name().contains(&args.only) {
+            continue;
+        }
         eprintln!("{} ...", workload.name());
+        if args.compiled_alone {
+            for _ in 0..args.rounds {
+                workload.on_engine(&engine, true)?;
+            }
+            continue;
+        }
         rows.push(measure(
             workload.as_mut(),
             &engine,
             &native,
             args.rounds as usize,
         )?);
+    }
+    if args.compiled_alone {
+        return Ok(());
     }
     match args.output {
         Output::Table => print!("{}", table(&rows, &native.compiler, args.rounds as usize)),
@@ -69,8 +89,10 @@ fn measure(
 ) -> anyhow::Result<Row> {
     let mut stats = Stats::default();
     let mut difference = 0f64;
-    // The second round's results are of the compiled kernel; both begin with what the ones before left.
+    // The second round's results are of the compiled kernel; where nothing is restored, both begin with what the ones
+    // before left.
     for compile in [false, true] {
+        workload.prepare();
         stats = workload.on_engine(engine, compile)?;
         workload.in_c(native);
         difference = difference.max(workload.difference());
@@ -83,10 +105,12 @@ fn measure(
     let (mut engine_times, mut wall, mut c_times) = (Vec::new(), Vec::new(), Vec::new());
     let mut compiled_times = Vec::new();
     for _ in 0..rounds {
+        workload.prepare();
         let (outcome, cost) = spent(|| workload.on_engine(engine, false));
         outcome?;
         engine_times.push(cost.processor);
         wall.push(cost.wall);
+        workload.prepare();
         let (outcome, cost) = spent(|| workload.on_engine(engine, true));
         outcome?;
         compiled_times.push(cost.processor);
@@ -94,6 +118,7 @@ fn measure(
         c_times.push(cost.processor);
     }
     Ok(Row {
+        interpreted: workload.kernel().interpreted(),
         name: workload.name(),
         size: workload.size(),
         lane_instructions: stats.lane_instructions,

@@ -11,6 +11,15 @@ use super::device::Four;
 type Saxpy = unsafe extern "C" fn(i32, f32, *const f32, *mut f32);
 type Matmul = unsafe extern "C" fn(i32, *const f32, *const f32, *mut f32);
 type Nbody = unsafe extern "C" fn(i32, f32, *const Four, *mut Four, *mut Four);
+type Sum = unsafe extern "C" fn(i32, *const f32) -> f32;
+type BlackScholes =
+    unsafe extern "C" fn(i32, *const f32, *const f32, *const f32, f32, f32, *mut f32, *mut f32);
+type FmaF64 = unsafe extern "C" fn(i32, f64, f64, *mut f64);
+type Heat = unsafe extern "C" fn(i32, i32, f32, *const f32, *mut f32);
+type Histogram = unsafe extern "C" fn(i32, *const u8, *mut u32);
+type Fft = unsafe extern "C" fn(i32, *const f32, *const f32, *mut f32, *mut f32, *const f32, *const f32);
+type Sort = unsafe extern "C" fn(i32, *mut u32);
+type Conv2d = unsafe extern "C" fn(i32, i32, *const f32, *const f32, *mut f32);
 type Mandelbrot = unsafe extern "C" fn(i32, i32, f32, f32, f32, i32, *mut u32);
 
 /// The compiled loops. The library stays loaded for good.
@@ -21,6 +30,22 @@ pub struct Native {
     matmul: Matmul,
     nbody: Nbody,
     mandelbrot: Mandelbrot,
+    /// The sum of so many elements.
+    pub sum: Sum,
+    /// Prices of so many options: price, strike, years, rate, volatility, then the two results.
+    pub black_scholes: BlackScholes,
+    /// 64 times `x = x a + b` for each of so many elements.
+    pub fma_f64: FmaF64,
+    /// A step of heat in a picture: width, height, rate, from, to.
+    pub heat: Heat,
+    /// Counts so many bytes in 256 bins.
+    pub histogram: Histogram,
+    /// Transforms of 1,024 numbers each: how many numbers in all, real and imaginary parts, results, roots of one.
+    pub fft: Fft,
+    /// Sorts each 1,024 of so many numbers.
+    pub sort: Sort,
+    /// A filter of 5 x 5 over a picture with a rim of two: width, height, picture, filter, result.
+    pub conv2d: Conv2d,
 }
 
 impl Native {
@@ -65,6 +90,16 @@ impl Native {
                 saxpy: std::mem::transmute::<*mut libc::c_void, Saxpy>(symbol(c"saxpy")?),
                 matmul: std::mem::transmute::<*mut libc::c_void, Matmul>(symbol(c"matmul")?),
                 nbody: std::mem::transmute::<*mut libc::c_void, Nbody>(symbol(c"nbody")?),
+                sum: std::mem::transmute::<*mut libc::c_void, Sum>(symbol(c"sum")?),
+                black_scholes: std::mem::transmute::<*mut libc::c_void, BlackScholes>(symbol(
+                    c"black_scholes",
+                )?),
+                fma_f64: std::mem::transmute::<*mut libc::c_void, FmaF64>(symbol(c"fma_f64")?),
+                heat: std::mem::transmute::<*mut libc::c_void, Heat>(symbol(c"heat")?),
+                histogram: std::mem::transmute::<*mut libc::c_void, Histogram>(symbol(c"histogram")?),
+                fft: std::mem::transmute::<*mut libc::c_void, Fft>(symbol(c"fft")?),
+                sort: std::mem::transmute::<*mut libc::c_void, Sort>(symbol(c"sort")?),
+                conv2d: std::mem::transmute::<*mut libc::c_void, Conv2d>(symbol(c"conv2d")?),
                 mandelbrot: std::mem::transmute::<*mut libc::c_void, Mandelbrot>(symbol(c"mandelbrot")?),
             })
         }

@@ -18,6 +18,8 @@ pub struct Row {
     pub compiled: Duration,
     /// Median processor time of the C loop.
     pub c: Duration,
+    /// Kinds of instructions that compiled code gives to the interpreter; `None` where nothing is compiled.
+    pub interpreted: Option<Vec<String>>,
     /// How far the two results lie apart.
     pub difference: f64,
 }
@@ -56,7 +58,7 @@ pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
     );
     for row in rows {
         text += &format!(
-            "{:<11} {:<28} {:>11.1}M {:>11.2} {:>12.2} {:>12.2} {:>10.2} {:>8.1}x {:>10.1}x\n",
+            "{:<11} {:<28} {:>11.1}M {:>11.2} {:>12.2} {:>12.2} {:>10.2} {:>8.2}x {:>10.2}x\n",
             row.name,
             row.size,
             row.lane_instructions as f64 / 1e6,
@@ -68,7 +70,32 @@ pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
             row.compiled_ratio(),
         );
     }
+    text += &format!(
+        "{:<11} {:<28} {:>12} {:>11} {:>12} {:>12} {:>10} {:>8.2}x {:>10.2}x\n\n",
+        "geometric mean",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+        mean(rows, Row::ratio),
+        mean(rows, Row::compiled_ratio)
+    );
+    for row in rows {
+        match &row.interpreted {
+            None => text += &format!("{}: not compiled here\n", row.name),
+            Some(names) if names.is_empty() => text += &format!("{}: all compiled\n", row.name),
+            Some(names) => text += &format!("{}: interpreted are {}\n", row.name, names.join(", ")),
+        }
+    }
     text
+}
+
+/// The geometric mean of a ratio.
+fn mean(rows: &[Row], ratio: impl Fn(&Row) -> f64) -> f64 {
+    let sum: f64 = rows.iter().map(|row| ratio(row).ln()).sum();
+    (sum / rows.len().max(1) as f64).exp()
 }
 
 /// The same for programs: times in seconds, rates per second.
@@ -87,9 +114,16 @@ pub fn json(rows: &[Row], compiler: &str, rounds: usize) -> serde_json::Value {
                 "engine_over_c": row.ratio(),
                 "compiled_seconds": row.compiled.as_secs_f64(),
                 "compiled_over_c": row.compiled_ratio(),
+                "interpreted": row.interpreted,
                 "largest_difference": row.difference,
             })
         })
         .collect();
-    serde_json::json!({ "kind": "PtxBench", "compiler": compiler, "rounds": rounds, "kernels": kernels })
+    serde_json::json!({
+        "kind": "PtxBench",
+        "compiler": compiler,
+        "rounds": rounds,
+        "kernels": kernels,
+        "compiled_over_c": mean(rows, Row::compiled_ratio),
+    })
 }

@@ -1,13 +1,10 @@
-//! The four workloads: the kernel, its launch, its arguments, the C loop of the same, and whether both agree.
+//! Workloads: the kernel, its launch, its arguments, the C loop of the same, and whether both agree.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use divvy_ptx::{Engine, Stats};
 
-use anyhow::{anyhow, ensure};
-use divvy_ptx::{Engine, Launch, Module, Program, Stats};
-
+use super::buffers;
 use super::device::{Four, Lent};
+use super::kernel::{Kernel, difference, values};
 use super::native::Native;
 
 /// A computation that both sides can do.
@@ -16,6 +13,10 @@ pub trait Workload {
     fn name(&self) -> &'static str;
     /// How much of it, in words.
     fn size(&self) -> String;
+    /// Its kernel.
+    fn kernel(&self) -> &Kernel;
+    /// Puts the values that a round begins with in their place.
+    fn prepare(&mut self) {}
     /// Once on the engine, compiled or interpreted.
     fn on_engine(&mut self, engine: &Engine, compile: bool) -> anyhow::Result<Stats>;
     /// Once in C.
@@ -24,89 +25,18 @@ pub trait Workload {
     fn difference(&self) -> f64;
 }
 
-/// All four, at the sizes we publish divided by `shrink`.
+/// All of them, at the sizes we publish divided by `shrink`.
 pub fn all(shrink: usize) -> anyhow::Result<Vec<Box<dyn Workload>>> {
-    Ok(vec![
+    let mut workloads: Vec<Box<dyn Workload>> = vec![
         Box::new(Saxpy::new((1 << 20) / shrink)?),
         Box::new(Matmul::new(256 / shrink)?),
         Box::new(Nbody::new(2048 / shrink)?),
         Box::new(Mandelbrot::new(512 / shrink)?),
-    ])
-}
-
-/// One kernel of a module without variables.
-struct Kernel {
-    program: Program,
-    name: &'static str,
-}
-
-impl Kernel {
-    fn new(text: &str, name: &'static str) -> anyhow::Result<Kernel> {
-        let module = Module::parse(text.as_bytes()).map_err(|error| anyhow!("{error}"))?;
-        let program = Arc::new(module)
-            .link(&mut |_| 0)
-            .map_err(|error| anyhow!("{error}"))?;
-        Ok(Kernel { program, name })
+    ];
+    for workload in buffers::all(shrink)? {
+        workloads.push(Box::new(workload));
     }
-
-    fn run(
-        &self,
-        (engine, compile): (&Engine, bool),
-        [grid, block]: [[u32; 3]; 2],
-        dynamic_shared_bytes: u32,
-        memory: &Lent,
-        arguments: &[&[u8]],
-    ) -> anyhow::Result<Stats> {
-        let kernel = self
-            .program
-            .module()
-            .kernel(self.name)
-            .ok_or_else(|| anyhow!("No kernel {}", self.name))?;
-        ensure!(
-            kernel.params.len() == arguments.len(),
-            "{} takes {} arguments",
-            self.name,
-            kernel.params.len()
-        );
-        let mut params = vec![0; kernel.param_bytes as usize];
-        for (param, argument) in kernel.params.iter().zip(arguments) {
-            params[param.offset as usize..][..argument.len()].copy_from_slice(argument);
-        }
-        let (begun, never) = (Instant::now(), AtomicBool::new(false));
-        let launch = Launch {
-            kernel: self.name,
-            grid,
-            block,
-            dynamic_shared_bytes,
-            params: &params,
-            memory,
-            cooperative: false,
-            clock_ns: &|| begun.elapsed().as_nanos() as u64,
-            print: &|_| (),
-            cancel: &never,
-            sm_count: 1,
-            clock_khz: 1_000_000,
-            timing: None,
-            compile,
-        };
-        engine
-            .run(&self.program, &launch)
-            .map_err(|fault| anyhow!("{fault}"))
-    }
-}
-
-/// Repeatable values between 0 and 1.
-fn values(count: usize) -> Vec<f32> {
-    (0..count as u32)
-        .map(|i| (i.wrapping_mul(2_654_435_769) >> 8) as f32 / (1 << 24) as f32)
-        .collect()
-}
-
-fn difference<'a>(a: impl IntoIterator<Item = &'a f32>, b: impl IntoIterator<Item = &'a f32>) -> f64 {
-    let pairs = a.into_iter().zip(b).map(|(a, b)| (f64::from(*a), f64::from(*b)));
-    pairs
-        .map(|(a, b)| (a - b).abs() / b.abs().max(1e-3))
-        .fold(0.0, f64::max)
+    Ok(workloads)
 }
 
 struct Saxpy {
@@ -130,6 +60,10 @@ impl Saxpy {
 }
 
 impl Workload for Saxpy {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     fn name(&self) -> &'static str {
         "saxpy"
     }
@@ -183,6 +117,10 @@ impl Matmul {
 }
 
 impl Workload for Matmul {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     fn name(&self) -> &'static str {
         "matmul"
     }
@@ -246,6 +184,10 @@ impl Nbody {
 }
 
 impl Workload for Nbody {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     fn name(&self) -> &'static str {
         "n-body"
     }
@@ -313,6 +255,10 @@ impl Mandelbrot {
 }
 
 impl Workload for Mandelbrot {
+    fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
     fn name(&self) -> &'static str {
         "mandelbrot"
     }

@@ -51,11 +51,12 @@ pub(super) enum Pp {
 }
 
 /// A vector instruction: prefix, table, opcode, and whether its elements are 64 bits wide.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct V(pub Pp, pub Map, pub u8, pub bool);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cond {
+    Overflow = 0,
     Below = 2,
     Equal = 4,
     NotEqual = 5,
@@ -179,6 +180,33 @@ impl Asm {
         self.evex(v, [d, 0], a, 0, Some(imm));
     }
 
+    /// A gather or a scatter of `data`, whose elements have 64 bits or 32: elements at `base` (or nothing) plus `index`'s lanes plus `offset`, in the lanes of `k`,
+    /// which is then empty.
+    pub fn indexed(&mut self, opcode: u8, data: (u8, bool), base: Option<Gp>, index: u8, offset: i32, k: u8) {
+        let (data, wide) = data;
+        let base_high = base.map_or(0, |base| base.0 >> 3 & 1);
+        self.byte(0x62);
+        self.byte(
+            (!data >> 3 & 1) << 7
+                | (!index >> 3 & 1) << 6
+                | (1 - base_high) << 5
+                | (!data >> 4 & 1) << 4
+                | Map::M0F38 as u8,
+        );
+        self.byte(u8::from(wide) << 7 | 15 << 3 | 4 | Pp::P66 as u8);
+        self.byte(2 << 5 | (!index >> 4 & 1) << 3 | k);
+        self.byte(opcode);
+        let mode = if base.is_some() { 0x80 } else { 0 };
+        self.byte(mode | (data & 7) << 3 | 4);
+        self.byte((index & 7) << 3 | base.map_or(5, |base| base.0 & 7));
+        self.word(offset as u32);
+    }
+
+    /// A general register's low 32 or 64 bits in every lane.
+    pub fn spread(&mut self, d: u8, a: Gp, wide: bool) {
+        self.evex(V(Pp::P66, Map::M0F38, 0x7c, wide), [d, 0], Rm::Reg(a.0), 0, None);
+    }
+
     pub fn v3_imm(&mut self, v: V, d: u8, a: u8, b: Rm, imm: u8) {
         self.evex(v, [d, a], b, 0, Some(imm));
     }
@@ -252,6 +280,11 @@ impl Asm {
         self.scalar_imm(0xc7, 0, Rm::Reg(d.0), value, false);
     }
 
+    /// The number, with its sign in the upper half.
+    pub fn mov_wide(&mut self, d: Gp, value: i32) {
+        self.scalar_imm(0xc7, 0, Rm::Reg(d.0), value as u32, true);
+    }
+
     pub fn store_imm(&mut self, to: Rm, value: u32) {
         self.scalar_imm(0xc7, 0, to, value, false);
     }
@@ -280,6 +313,15 @@ impl Asm {
 
     pub fn add(&mut self, a: Gp, b: Rm, wide: bool) {
         self.scalar(0x03, wide, a.0, b);
+    }
+
+    pub fn sub(&mut self, d: Gp, b: Gp) {
+        self.scalar(0x2b, true, d.0, Rm::Reg(b.0));
+    }
+
+    /// Adds to the 32 bits at an address.
+    pub fn add_to_memory(&mut self, at: Gp, value: u32) {
+        self.scalar_imm(0x81, 0, Rm::Mem(at, 0), value, false);
     }
 
     pub fn and(&mut self, a: Gp, b: Rm) {

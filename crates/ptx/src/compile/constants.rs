@@ -5,10 +5,12 @@ pub(super) struct Pool {
     pub bytes: Vec<u8>,
     /// The address of the function that runs one instruction in the interpreter.
     pub interpret: u32,
-    /// 16 lanes of 32 bits: each lane's distance from the first where elements have 4, 8 or 16 bytes.
-    pub steps: [u32; 3],
-    /// 16 lanes of 64 bits, likewise.
-    pub wide_steps: [u32; 3],
+    /// 32 lanes of 32 bits: each lane's distance from the first where elements have 1, 2, 4, 8 or 16 bytes.
+    pub steps: [u32; 5],
+    /// 32 lanes of 64 bits, likewise.
+    pub wide_steps: [u32; 5],
+    /// The bits of a number of 16 bits.
+    pub low: u32,
     pub ones: u32,
     pub sign: u32,
     pub wide_sign: u32,
@@ -27,13 +29,13 @@ pub(super) struct Pool {
 impl Pool {
     pub fn new(interpret: u64) -> Pool {
         let mut bytes: Vec<u8> = Vec::new();
-        let lanes = 0..16u64;
-        let steps = [4, 8, 16].map(|step| {
+        let lanes = 0..32u64;
+        let steps = [1, 2, 4, 8, 16].map(|step| {
             let at = bytes.len() as u32;
             bytes.extend(lanes.clone().flat_map(|n| ((n * step) as u32).to_le_bytes()));
             at
         });
-        let wide_steps = [4, 8, 16].map(|step| {
+        let wide_steps = [1, 2, 4, 8, 16].map(|step| {
             let at = bytes.len() as u32;
             bytes.extend(lanes.clone().flat_map(|n| (n * step).to_le_bytes()));
             at
@@ -47,6 +49,7 @@ impl Pool {
             steps,
             wide_steps,
             interpret: wide(interpret),
+            low: wide(0xffff),
             ones: wide(u64::MAX),
             sign: wide(1 << 31),
             wide_sign: wide(1 << 63),

@@ -2,8 +2,9 @@
 
 use super::asm::Map::{M0F, M0F38};
 use super::asm::Pp::{F3, None as P0, P66};
-use super::asm::{CTX, Rm, V};
-use super::emit::{Emitter, copy, ctx, join, truncate, upper};
+use super::asm::{CTX, Cond, RAX, Rm, V};
+use super::cache::Step;
+use super::emit::{Emitter, Stub, copy, ctx, join, truncate, upper};
 use super::table::Op;
 use crate::engine::ctx::Ctx;
 use crate::engine::memory::{GLOBAL, SPACE};
@@ -12,13 +13,51 @@ use std::mem::offset_of;
 
 const K3: u8 = 3;
 const XOR: V = V(P66, M0F, 0xef, false);
+/// A step beyond which lanes do not count as lying evenly: what is computed from it must not overflow.
+const FAR: u64 = 1 << 20;
+const MULTIPLY32: V = V(P66, M0F38, 0x40, false);
+const MULTIPLY64: V = V(P66, M0F38, 0x40, true);
+const SUBTRACT32: V = V(P66, M0F, 0xfa, false);
+const SUBTRACT64: V = V(P66, M0F, 0xfb, true);
+const SHIFT32: V = V(P66, M0F38, 0x47, false);
+const SHIFT64: V = V(P66, M0F38, 0x47, true);
 const ADD32: V = V(P66, M0F, 0xfe, false);
 const ADD64: V = V(P66, M0F, 0xd4, true);
 
 impl Emitter<'_> {
     /// Any of the operations that neither branch nor touch memory or predicates.
     pub fn data(&mut self, inst: &Inst, what: Op, guarded: bool) {
-        let (wide, regs) = match what {
+        // Where lanes are not active, one lane's value says nothing of the others at home.
+        let step = if guarded || !self.full {
+            None
+        } else {
+            self.step_of(inst, what, |e, slot, wide| {
+                e.cache
+                    .find(slot, wide)
+                    .map_or_else(|| e.facts.step(slot, e.pc), |held| held.step)
+            })
+        };
+        let Some(step) = step else {
+            if let Some((wide, regs)) = self.computed(inst, what) {
+                self.put(inst, wide, regs, guarded);
+            }
+            return;
+        };
+        self.one = true;
+        self.check_extension(inst, what);
+        let result = self.computed(inst, what);
+        self.one = false;
+        let Some((wide, regs)) = result else { return };
+        // What holds whichever lanes wrote it when, without a check.
+        let always = self.step_of(inst, what, |e, slot, _| e.facts.step(slot, e.pc));
+        if always.is_some() && (step == 0 || !what.extends()) {
+            self.facts.note(inst.d, self.pc, step);
+        }
+        self.cache.put_one(inst.d, wide, regs[0], step, true);
+    }
+
+    fn computed(&mut self, inst: &Inst, what: Op) -> Option<(bool, [u8; 4])> {
+        Some(match what {
             Op::Move(wide) => {
                 let a = self.read(inst.a, wide);
                 (wide, self.each(wide, |e, p, d| copy(&mut e.asm, d, a[p])))
@@ -108,6 +147,16 @@ impl Emitter<'_> {
                 });
                 (true, regs)
             }
+            Op::MulHalves => {
+                let (a, b) = (self.read(inst.a, false), self.read(inst.b, false));
+                let (and, low) = (V(P66, M0F, 0xdb, false), self.pool.low);
+                let regs = self.each(false, |e, p, d| {
+                    e.asm.v3(and, 0, a[p], Rm::Each(low));
+                    e.asm.v3(and, 1, b[p], Rm::Each(low));
+                    e.asm.v3(MULTIPLY32, d, 0, Rm::Reg(1));
+                });
+                (false, regs)
+            }
             Op::Extend(v) => {
                 let a = self.read(inst.a, false);
                 (true, self.each(true, |e, p, d| e.extended(d, a, p, v)))
@@ -183,16 +232,136 @@ impl Emitter<'_> {
             | Op::Compare(..)
             | Op::PredicateLogic
             | Op::PredicateConstant
+            | Op::AddInMemory
+            | Op::End(_)
+            | Op::Barrier
             | Op::Load(_)
-            | Op::Store(_) => return,
+            | Op::Store(_) => return None,
+        })
+    }
+
+    /// A number of 32 bits that becomes one of 64 lies as before if no lane's is beyond the end of 32 bits. Where one
+    /// is, the interpreter goes on.
+    fn check_extension(&mut self, inst: &Inst, what: Op) {
+        let (signed, operands) = match what {
+            Op::MulWide { signed, .. } => (signed, &[inst.a, inst.b][..]),
+            Op::Extend(v) => (v.2 == 0x25, &[inst.a][..]),
+            _ => return,
         };
-        self.put(inst, wide, regs, guarded);
+        for slot in operands {
+            let held = self.peek(*slot, false);
+            let Some(step) = held.step.filter(|step| *step != 0) else {
+                continue;
+            };
+            let unlike = self.asm.label();
+            self.asm.lowest(RAX, held.regs[0], false);
+            let last = 31 * step.unsigned_abs() as i32;
+            if step > 0 {
+                self.asm.add_imm(RAX, last, false);
+            } else {
+                self.asm.sub_imm(RAX, last, false);
+            }
+            let beyond = if signed { Cond::Overflow } else { Cond::Below };
+            self.asm.jump_if(beyond, unlike);
+            self.stubs.push(Stub::Unlike {
+                from: unlike,
+                pc: self.pc,
+                dirty: self.unsaved(),
+                issued: self.issued - 1,
+            });
+        }
+    }
+
+    /// How the result lies, if it lies evenly: `step` says so of a register.
+    fn step_of(
+        &mut self,
+        inst: &Inst,
+        what: Op,
+        mut step: impl FnMut(&mut Self, u32, bool) -> Option<Step>,
+    ) -> Option<Step> {
+        let mut product = |e: &mut Self, wide: bool, signed: bool| {
+            let (a, b) = (step(e, inst.a, wide)?, step(e, inst.b, wide)?);
+            let number = |slot: u32| {
+                let number = e.facts.number(slot)?;
+                let number = match (wide, signed) {
+                    (true, _) => number as i64,
+                    (false, true) => i64::from(number as i32),
+                    (false, false) => i64::from(number as u32),
+                };
+                (number.unsigned_abs() <= FAR).then_some(number)
+            };
+            match (a, b) {
+                (0, 0) => Some(0),
+                (_, 0) => Some(a * number(inst.b)?),
+                (0, _) => Some(b * number(inst.a)?),
+                _ => None,
+            }
+        };
+        let result = match what {
+            Op::MulWide { signed, add } => {
+                let product = product(self, false, signed)?;
+                let added = if add { step(self, inst.c, true)? } else { 0 };
+                Some(product + added)
+            }
+            Op::Mad(wide) => {
+                let product = product(self, wide, true)?;
+                Some(product + step(self, inst.c, wide)?)
+            }
+            Op::Two(v) if v == MULTIPLY32 || v == MULTIPLY64 => product(self, v.3, true),
+            Op::Two(v) => {
+                let (a, b) = (step(self, inst.a, v.3)?, step(self, inst.b, v.3)?);
+                match v {
+                    ADD32 | ADD64 => Some(a + b),
+                    SUBTRACT32 | SUBTRACT64 => Some(a - b),
+                    SHIFT32 if b == 0 && a != 0 => {
+                        let by = self.facts.number(inst.b).filter(|by| *by < 16)?;
+                        Some(a << by)
+                    }
+                    _ => (a == 0 && b == 0).then_some(0),
+                }
+            }
+            Op::ShiftWide(v) => {
+                let (a, b) = (step(self, inst.a, true)?, step(self, inst.b, false)?);
+                if v == SHIFT64 && b == 0 && a != 0 {
+                    let by = self.facts.number(inst.b).filter(|by| *by < 16)?;
+                    return Some(a << by).filter(|step| step.unsigned_abs() <= FAR);
+                }
+                (a == 0 && b == 0).then_some(0)
+            }
+            Op::Move(wide) => step(self, inst.a, wide),
+            Op::ToGeneric => step(self, inst.a, true),
+            Op::Neg(wide) => step(self, inst.a, wide).map(|step| -step),
+            Op::Truncate => step(self, inst.a, true),
+            Op::Extend(v) => {
+                let a = step(self, inst.a, false)?;
+                (a == 0 || what.extends() && v.1 == M0F38).then_some(a)
+            }
+            Op::One(V(.., wide)) | Op::OneImm(V(.., wide), _) => step(self, inst.a, wide).filter(|a| *a == 0),
+            Op::Not(wide) | Op::FloatAbs(wide) | Op::FloatNeg(wide) | Op::Reciprocal(wide) => {
+                step(self, inst.a, wide).filter(|a| *a == 0)
+            }
+            Op::ReciprocalRoot | Op::ToSigned | Op::ToUnsigned => {
+                step(self, inst.a, false).filter(|a| *a == 0)
+            }
+            Op::Demote => step(self, inst.a, true).filter(|a| *a == 0),
+            Op::Fma(wide) => {
+                let all = [inst.a, inst.b, inst.c].map(|slot| step(self, slot, wide));
+                (all == [Some(0); 3]).then_some(0)
+            }
+            _ => None,
+        };
+        result.filter(|step| step.unsigned_abs() <= FAR)
     }
 
     /// A result, part by part.
     fn each(&mut self, wide: bool, mut part: impl FnMut(&mut Self, usize, u8)) -> [u8; 4] {
-        let regs = self.room(wide);
-        for (n, d) in regs.into_iter().enumerate().take(if wide { 4 } else { 2 }) {
+        let regs = self.room(wide, self.one);
+        let parts = match (self.one, wide) {
+            (true, _) => 1,
+            (_, true) => 4,
+            _ => 2,
+        };
+        for (n, d) in regs.into_iter().enumerate().take(parts) {
             part(self, n, d);
         }
         regs

@@ -5,6 +5,7 @@ use super::asm::Pp::{F2, F3, None as P0, P66};
 use super::asm::{Asm, COUNT, CTX, Cond, INSTS, Label, MASK, RAX, RCX, RDI, RDX, REGS, RSI, Rm, V};
 use super::cache::{Cache, Held};
 use super::constants::Pool;
+use super::facts::Facts;
 use super::table::{Op, is_guarded, op};
 use crate::engine::control::NONE;
 use crate::engine::ctx::Ctx;
@@ -21,8 +22,10 @@ const K3: u8 = 3;
 const K4: u8 = 4;
 const K7: u8 = 7;
 
-/// The vector register for writing values home, which may happen in the middle of an instruction's code. That has 0 to 4.
+/// The vector registers for writing values home, which may happen in the middle of an instruction's code. That has 0
+/// to 4.
 const SCRATCH: u8 = 5;
+const SCRATCH2: u8 = 6;
 
 /// An offset in `Ctx`.
 macro_rules! ctx {
@@ -39,8 +42,16 @@ pub(super) enum Stub {
         from: Label,
         back: Label,
         pc: u32,
-        held: Vec<Held>,
-        results: Vec<Held>,
+        /// What goes home before, and what is read again after.
+        dirty: Vec<Held>,
+        again: Vec<Held>,
+        issued: u32,
+    },
+    /// Leaves before an instruction whose lanes do not lie as they were thought to.
+    Unlike {
+        from: Label,
+        pc: u32,
+        dirty: Vec<Held>,
         issued: u32,
     },
     /// Leaves with the flow in RAX, at an instruction.
@@ -63,20 +74,28 @@ pub(super) struct Emitter<'a> {
     /// Where native code for each instruction begins, if a warp may begin there.
     pub entries: Vec<u32>,
     blocks: Vec<Option<Label>>,
+    /// Instructions that one branch leads to and nothing else.
+    alone: &'a [bool],
     epilogue: Label,
     pub stubs: Vec<Stub>,
     /// Instructions since they were last counted.
     pub issued: u32,
+    pub facts: Facts<'a>,
+    /// The instruction whose code is being made.
+    pub pc: u32,
+    /// Only the first vector register of each value is computed.
+    pub one: bool,
 }
 
 impl<'a> Emitter<'a> {
     pub fn new(
         mut asm: Asm,
         insts: &'a [Inst],
-        leaders: &[bool],
+        [leaders, alone]: [&'a [bool]; 2],
         full: bool,
         pool: &'a Pool,
         epilogue: Label,
+        facts: Facts<'a>,
     ) -> Self {
         let blocks = leaders.iter().map(|leader| leader.then(|| asm.label())).collect();
         Emitter {
@@ -87,23 +106,25 @@ impl<'a> Emitter<'a> {
             cache: Cache::new(),
             entries: vec![NOWHERE; insts.len()],
             blocks,
+            alone,
             epilogue,
             stubs: Vec::new(),
             issued: 0,
+            facts,
+            pc: 0,
+            one: false,
         }
     }
 
     /// The whole module.
     pub fn run(mut self) -> (Asm, Vec<u32>) {
-        for pc in 0..self.insts.len() as u32 {
-            if let Some(block) = self.blocks[pc as usize] {
-                self.end_segment();
-                self.look_up(pc);
-                self.asm.bind(block);
-                self.entries[pc as usize] = self.asm.here();
+        let mut done = vec![false; self.insts.len()];
+        for from in 0..self.insts.len() {
+            let mut pc = from;
+            while done.get(pc) == Some(&false) {
+                done[pc] = true;
+                pc = self.step(pc as u32).map_or(pc + 1, |next| next as usize);
             }
-            self.cache.tick();
-            self.instruction(pc);
         }
         // Nothing comes after a module's last instruction, which ends its lanes.
         let label = self.asm.label();
@@ -118,15 +139,57 @@ impl<'a> Emitter<'a> {
         (self.asm, self.entries)
     }
 
-    /// Everything at home, everything counted.
-    fn end_segment(&mut self) {
-        for held in std::mem::take(&mut self.cache.held) {
-            if held.dirty {
-                write_home(&mut self.asm, self.full, &held);
-            }
+    /// Code for one instruction; what comes next, if that is not the one behind it. Where nothing but a branch leads to
+    /// its target, the target comes next, and what is held stays held.
+    fn step(&mut self, pc: u32) -> Option<u32> {
+        self.facts.enter(pc);
+        self.pc = pc;
+        if let Some(block) = self.blocks[pc as usize] {
+            self.end_segment();
+            self.look_up(pc);
+            self.asm.bind(block);
+            self.entries[pc as usize] = self.asm.here();
         }
+        self.cache.tick();
+        let facts = &self.facts;
+        self.cache.drop_where(|held| !facts.needed(held.slot, pc));
+        let inst = &self.insts[pc as usize];
+        if matches!(op(inst.exec), Some(Op::Branch)) && self.alone[inst.aux as usize] {
+            self.issued += 1;
+            return Some(inst.aux);
+        }
+        self.instruction(pc);
+        let ends = matches!(op(inst.exec), Some(Op::Branch | Op::End(_)));
+        ends.then_some(u32::MAX)
+    }
+
+    /// Everything that is needed is at home, everything counted, nothing held.
+    fn end_segment(&mut self) {
+        self.settle();
         self.cache.clear();
+    }
+
+    /// Everything that is needed is at home, everything counted.
+    fn settle(&mut self) {
+        for held in &mut self.cache.held {
+            if held.dirty && self.facts.needed(held.slot, self.pc) {
+                write_home(&mut self.asm, self.pool, self.full, held);
+            }
+            held.dirty = false;
+        }
         self.count();
+    }
+
+    /// What is held, has no copy at home and is needed from this instruction on.
+    pub fn unsaved(&self) -> Vec<Held> {
+        let needed = |held: &&Held| held.dirty && self.facts.needed(held.slot, self.pc);
+        self.cache.held.iter().filter(needed).copied().collect()
+    }
+
+    /// What is held and is needed after this instruction.
+    pub fn wanted(&self) -> Vec<Held> {
+        let needed = |held: &&Held| self.facts.needed(held.slot, self.pc + 1);
+        self.cache.held.iter().filter(needed).copied().collect()
     }
 
     fn count(&mut self) {
@@ -136,8 +199,11 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Leaves before `pc` if another split of the warp is there.
+    /// Leaves before `pc` if another split of the warp is there. A full warp has no other.
     fn look_up(&mut self, pc: u32) {
+        if self.full {
+            return;
+        }
         self.asm.cmp_imm(ctx!(horizon), pc);
         let from = self.asm.label();
         self.asm.jump_if(Cond::Equal, from);
@@ -157,8 +223,11 @@ impl<'a> Emitter<'a> {
                 self.go_to(inst.aux);
             }
             Op::BranchIf if !guarded => self.branch_if(pc, inst),
-            Op::Load(bytes) if !guarded && self.full => self.load(pc, inst, u32::from(bytes)),
-            Op::Store(bytes) if !guarded && self.full => self.store(pc, inst, u32::from(bytes)),
+            Op::Load(element) if !guarded => self.load(pc, inst, element),
+            Op::Store(bytes) if !guarded => self.store(pc, inst, u32::from(bytes)),
+            Op::AddInMemory if !guarded && self.full => self.add_in_memory(pc, inst),
+            Op::End(flow) if !guarded => self.end(pc, flow),
+            Op::Barrier if !guarded => self.barrier(pc, inst),
             Op::Compare(v, imm) if !guarded => {
                 self.issued += 1;
                 self.compare(inst, v, imm);
@@ -178,6 +247,9 @@ impl<'a> Emitter<'a> {
             | Op::BranchIf
             | Op::Load(_)
             | Op::Store(_)
+            | Op::AddInMemory
+            | Op::End(_)
+            | Op::Barrier
             | Op::Compare(..)
             | Op::PredicateLogic
             | Op::PredicateConstant
@@ -212,6 +284,34 @@ impl<'a> Emitter<'a> {
         self.look_up(pc + 1);
     }
 
+    /// The lanes end, or return.
+    fn end(&mut self, pc: u32, flow: Flow) {
+        self.issued += 1;
+        self.end_segment();
+        self.asm.mov_imm(RAX, flow as u32);
+        self.asm.store_imm(ctx!(at), pc);
+        self.asm.jump(self.epilogue);
+    }
+
+    /// A block barrier for every thread, whose number is a constant.
+    fn barrier(&mut self, pc: u32, inst: &Inst) {
+        let number = self.facts.number(inst.a);
+        let (NONE, 0, Some(number @ 0..16)) = (inst.b, inst.aux, number) else {
+            return self.interpret(pc);
+        };
+        self.end_segment();
+        if self.entries[pc as usize] == NOWHERE {
+            self.look_up(pc);
+            self.entries[pc as usize] = self.asm.here();
+        }
+        self.asm.store_imm(ctx!(other), number as u32);
+        self.end(pc, Flow::Meet);
+        if let Some(next) = self.entries.get_mut(pc as usize + 1) {
+            *next = self.asm.here();
+        }
+        self.look_up(pc + 1);
+    }
+
     fn call(&mut self, pc: u32) {
         self.asm.raw(&[0xc5, 0xf8, 0x77]);
         self.asm.scalar(0x89, true, CTX.0, Rm::Reg(RDI.0));
@@ -222,8 +322,10 @@ impl<'a> Emitter<'a> {
     /// On to a block, unless the warp's loop wants to look up first.
     fn go_to(&mut self, to: u32) {
         let from = self.asm.label();
-        self.asm.cmp_imm(ctx!(horizon), to);
-        self.asm.jump_if(Cond::NotAbove, from);
+        if !self.full {
+            self.asm.cmp_imm(ctx!(horizon), to);
+            self.asm.jump_if(Cond::NotAbove, from);
+        }
         self.asm.cmp(COUNT, ctx!(limit), true);
         self.asm.jump_if(Cond::NotLess, from);
         self.stubs.push(Stub::Jump { from, pc: to });
@@ -234,7 +336,8 @@ impl<'a> Emitter<'a> {
 
     fn branch_if(&mut self, pc: u32, inst: &Inst) {
         self.issued += 1;
-        self.end_segment();
+        // A full warp goes on with what it holds. What is held is then at home too, for where it may go instead.
+        self.settle();
         self.predicate(RAX, inst.guard);
         let (not, split) = (self.asm.label(), self.asm.label());
         if self.full {
@@ -262,20 +365,22 @@ impl<'a> Emitter<'a> {
                 from,
                 back,
                 pc,
-                held,
-                results,
+                dirty,
+                again,
                 issued,
             } => {
                 self.asm.bind(from);
-                for held in held.iter().filter(|held| held.dirty) {
-                    write_home(&mut self.asm, true, held);
+                for held in &dirty {
+                    write_home(&mut self.asm, self.pool, self.full, held);
                 }
                 self.call(pc);
                 self.asm.test(RAX, RAX);
                 let leave = self.asm.label();
                 self.asm.jump_if(Cond::NotEqual, leave);
-                let kept = |held: &&Held| results.iter().all(|r| r.slot != held.slot);
-                for held in held.iter().filter(kept).chain(&results) {
+                if !self.full {
+                    load_masks(&mut self.asm);
+                }
+                for held in &again {
                     read_home(&mut self.asm, held);
                 }
                 self.asm.jump(back);
@@ -284,6 +389,23 @@ impl<'a> Emitter<'a> {
                     pc,
                     issued,
                 });
+            }
+            Stub::Unlike {
+                from,
+                pc,
+                dirty,
+                issued,
+            } => {
+                self.asm.bind(from);
+                for held in &dirty {
+                    write_home(&mut self.asm, self.pool, self.full, held);
+                }
+                if issued > 0 {
+                    self.asm.add_imm(COUNT, issued as i32, true);
+                }
+                let next = self.asm.label();
+                self.asm.jump(next);
+                self.stub(Stub::Next { from: next, pc });
             }
             Stub::Leave { from, pc, issued } => {
                 self.asm.bind(from);
@@ -317,23 +439,47 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The register at `slot`, in vector registers.
+    /// The register at `slot` as it is held, maybe with its first lane alone.
+    pub fn peek(&mut self, slot: u32, wide: bool) -> Held {
+        if let Some(held) = self.cache.find(slot, wide) {
+            return held;
+        }
+        let step = self.facts.step(slot, self.pc);
+        let regs = self.room(wide, step.is_some());
+        match step {
+            Some(step) => self.cache.put_one(slot, wide, regs[0], step, false),
+            None => self.cache.put(slot, wide, regs, false),
+        }
+        let held = self.cache.find(slot, wide).expect("it was just put there");
+        read_home(&mut self.asm, &held);
+        held
+    }
+
+    /// The register at `slot`, in vector registers: all of them, unless only the first is computed.
     pub fn read(&mut self, slot: u32, wide: bool) -> [u8; 4] {
-        if let Some(regs) = self.cache.find(slot, wide) {
-            return regs;
+        let held = self.peek(slot, wide);
+        if !held.thin() || self.one {
+            return held.regs;
         }
-        let regs = self.room(wide);
-        self.cache.put(slot, wide, regs, false);
-        if let Some(held) = self.cache.held.last() {
-            read_home(&mut self.asm, held);
+        let regs = self.room(wide, false);
+        spread(&mut self.asm, &held, 0);
+        for (part, reg) in regs.into_iter().enumerate().take(held.all()) {
+            lie(&mut self.asm, self.pool, &held, part, reg, 0);
         }
+        self.cache.widen(slot, regs);
         regs
     }
 
-    /// Vector registers for a result.
-    pub fn room(&mut self, wide: bool) -> [u8; 4] {
-        let (asm, full) = (&mut self.asm, self.full);
-        self.cache.take(wide, |held| write_home(asm, full, held))
+    /// Vector registers for a result, or one.
+    pub fn room(&mut self, wide: bool, one: bool) -> [u8; 4] {
+        let (asm, full, pool) = (&mut self.asm, self.full, self.pool);
+        let parts = match (one, wide) {
+            (true, _) => 1,
+            (_, true) => 4,
+            _ => 2,
+        };
+        let regs = self.cache.take(parts, |held| write_home(asm, pool, full, held));
+        if one { [regs[0]; 4] } else { regs }
     }
 
     /// A predicate operand whose lowest offset bit says that it is negated.
@@ -461,26 +607,67 @@ fn home(held: &Held, part: usize) -> Rm {
     Rm::Mem(REGS, held.slot as i32 + 64 * part as i32)
 }
 
+/// A value that is one vector register of equal lanes is read from the first lane's home.
 fn read_home(asm: &mut Asm, held: &Held) {
+    if held.one && held.step == Some(0) {
+        let broadcast = V(P66, M0F38, if held.wide { 0x59 } else { 0x58 }, held.wide);
+        return asm.v2(broadcast, held.regs[0], home(held, 0));
+    }
     for (part, reg) in held.parts().iter().enumerate() {
         asm.load(*reg, home(held, part));
     }
 }
 
+/// The first lane of a value, in every lane of `to`.
+fn spread(asm: &mut Asm, held: &Held, to: u8) {
+    let broadcast = V(P66, M0F38, if held.wide { 0x59 } else { 0x58 }, held.wide);
+    asm.v2(broadcast, to, Rm::Reg(held.regs[0]));
+}
+
+/// One part of a value of which only the first lane is there, which `first` has in every lane. May change RAX.
+fn lie(asm: &mut Asm, pool: &Pool, held: &Held, part: usize, to: u8, first: u8) {
+    let (wide, step) = (held.wide, held.step.unwrap_or(0));
+    let tables = if wide { pool.wide_steps } else { pool.steps };
+    let add = V(P66, M0F, if wide { 0xd4 } else { 0xfe }, wide);
+    let at = |n: usize| Rm::Pool(tables[n] + 64 * part as u32);
+    if let Some(n) = [1, 2, 4, 8, 16].iter().position(|s| *s == step) {
+        return asm.v3(add, to, first, at(n));
+    }
+    asm.mov_wide(RAX, step as i32);
+    asm.spread(to, RAX, wide);
+    asm.v3(V(P66, M0F38, 0x40, wide), to, to, at(0));
+    asm.v3(add, to, to, Rm::Reg(first));
+}
+
 /// Writes the active lanes.
-fn write_home(asm: &mut Asm, full: bool, held: &Held) {
-    for (part, reg) in held.parts().iter().enumerate() {
+fn write_home(asm: &mut Asm, pool: &Pool, full: bool, held: &Held) {
+    let thin = held.thin();
+    if thin {
+        spread(asm, held, SCRATCH);
+    }
+    for (part, reg) in held.regs.into_iter().enumerate().take(held.all()) {
         let to = home(held, part);
-        if full {
-            asm.store(*reg, to);
+        if thin {
+            // Only full warps have such values.
+            lie(asm, pool, held, part, SCRATCH2, SCRATCH);
+            asm.store(SCRATCH2, to);
             continue;
         }
-        let k = if held.wide { PARTS[part] } else { PARTS[2 * part] };
+        if full {
+            asm.store(reg, to);
+            continue;
+        }
+        let k = part_mask(part, held.wide);
         // A load, a select and a store: some processors take dozens of cycles for a masked store.
         asm.load(SCRATCH, to);
-        asm.v2_masked(V(P66, M0F, 0x6f, held.wide), SCRATCH, k, Rm::Reg(*reg));
+        asm.v2_masked(V(P66, M0F, 0x6f, held.wide), SCRATCH, k, Rm::Reg(reg));
         asm.store(SCRATCH, to);
     }
+}
+
+/// The mask register of the active lanes in one part of a value.
+pub(super) fn part_mask(part: usize, wide: bool) -> u8 {
+    if wide { PARTS[part] } else { PARTS[2 * part] }
 }
 
 /// Where the code begins that `enter` calls, and where it ends: `fn(ctx, registers, instructions, entry) -> Flow`.

@@ -7,6 +7,7 @@
 //! - `asm`: encodes instructions
 //! - `table`: which instructions are compiled, and to what
 //! - `cache`: which registers of the warp are in vector registers
+//! - `facts`: how long a register is needed, and how its lanes lie
 //! - `emit`, `data`, `access`: control flow and predicates; arithmetic; memory
 //! - `constants`, `buffer`: what code reads, and the memory it is in
 
@@ -17,6 +18,7 @@ mod cache;
 mod constants;
 mod data;
 mod emit;
+mod facts;
 mod table;
 
 use crate::code::Code;
@@ -27,7 +29,10 @@ use asm::Asm;
 use buffer::Pages;
 use constants::Pool;
 use emit::{Emitter, NOWHERE};
+use facts::Facts;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use buffer::limit_code;
 
 /// Instructions of a module beyond which it is left to the interpreter: their code would take hundreds of megabytes.
 const MAX_INSTRUCTIONS: usize = 1 << 18;
@@ -38,9 +43,14 @@ type Enter = unsafe extern "sysv64" fn(*mut Ctx, *mut u8, *const Inst, *const u8
 pub(crate) struct Native {
     pages: Pages,
     enter: Enter,
-    /// Where native code for each instruction begins: for warps with any lanes active, and with all.
-    entries: [Vec<u32>; 2],
+    /// Where native code for each instruction begins, in each version.
+    entries: [Vec<u32>; 3],
 }
+
+/// Versions of the code: for warps with any lanes active, with all, and with all in a row of the block.
+const ANY: usize = 0;
+const FULL: usize = 1;
+const ROWS: usize = 2;
 
 impl Native {
     /// Compiles a module; `None` where this processor, or the system, does not have what it takes.
@@ -48,16 +58,23 @@ impl Native {
         if !can_run() || code.insts.is_empty() || code.insts.len() > MAX_INSTRUCTIONS {
             return None;
         }
-        let leaders = leaders(code);
         let interpret: unsafe extern "sysv64" fn(*mut Ctx, *const Inst) -> u32 = interpret;
         let pool = Pool::new(interpret as usize as u64);
         let mut asm = Asm::default();
         asm.raw(&pool.bytes);
         let (enter, epilogue) = emit::frame(&mut asm);
-        let any = Emitter::new(asm, &code.insts, &leaders, false, &pool, epilogue);
-        let (asm, any) = any.run();
-        let all = Emitter::new(asm, &code.insts, &leaders, true, &pool, epilogue);
-        let (mut asm, all) = all.run();
+        let mut entries = [const { Vec::new() }; 3];
+        for (version, entries) in entries.iter_mut().enumerate() {
+            let full = version != ANY;
+            let alone = alone(code, full);
+            let mut leaders = leaders(code, !full);
+            for (leader, alone) in leaders.iter_mut().zip(&alone) {
+                *leader &= !alone;
+            }
+            let facts = Facts::new(code, full, version == ROWS);
+            let emitter = Emitter::new(asm, &code.insts, [&leaders, &alone], full, &pool, epilogue, facts);
+            (asm, *entries) = emitter.run();
+        }
         if !asm.link() {
             return None;
         }
@@ -67,14 +84,23 @@ impl Native {
         Some(Native {
             pages,
             enter,
-            entries: [any, all],
+            entries,
         })
     }
 
-    /// Where code for `pc` begins.
+    /// Where code for `pc` begins. Code for full warps has fewer places to begin at.
     #[inline]
-    pub fn entry(&self, pc: u32, full: bool) -> Option<u32> {
-        let entry = self.entries[usize::from(full)][pc as usize];
+    pub fn entry(&self, pc: u32, full: bool, rows: bool) -> Option<u32> {
+        let version = match (full, rows) {
+            (false, _) => ANY,
+            (true, false) => FULL,
+            (true, true) => ROWS,
+        };
+        let entry = self.entries[version][pc as usize];
+        if entry != NOWHERE {
+            return Some(entry);
+        }
+        let entry = self.entries[ANY][pc as usize];
         (entry != NOWHERE).then_some(entry)
     }
 
@@ -105,6 +131,11 @@ fn can_run() -> bool {
         && has!("avx512cd")
 }
 
+/// Whether compiled code computes the instruction itself.
+pub(crate) fn is_compiled(inst: &Inst) -> bool {
+    table::is_compiled(inst)
+}
+
 /// Runs one instruction in the interpreter, for compiled code.
 unsafe extern "sysv64" fn interpret(c: *mut Ctx, inst: *const Inst) -> u32 {
     // SAFETY: compiled code hands on what `Native::run` got.
@@ -120,8 +151,46 @@ unsafe extern "sysv64" fn interpret(c: *mut Ctx, inst: *const Inst) -> u32 {
     }
 }
 
-/// Instructions that something jumps to, or that follow a branch.
-fn leaders(code: &Code) -> Vec<bool> {
+/// Instructions that only one branch further up leads to, and that nothing comes to from above: where code is for full
+/// warps, they are part of what the branch ends.
+fn alone(code: &Code, full: bool) -> Vec<bool> {
+    let mut alone = vec![false; code.insts.len()];
+    if !full {
+        return alone;
+    }
+    let mut ways = vec![0u32; code.insts.len()];
+    for function in &code.functions {
+        if let Some(ways) = ways.get_mut(function.entry as usize) {
+            *ways += 2;
+        }
+    }
+    for target in &code.tables {
+        ways[*target as usize] += 2;
+    }
+    for (pc, inst) in code.insts.iter().enumerate() {
+        let exec = inst.exec as usize;
+        if exec == control::branch_if as *const () as usize {
+            ways[inst.aux as usize] += 2;
+        } else if exec == control::branch as *const () as usize {
+            ways[inst.aux as usize] += 1;
+            // Backwards is round a loop.
+            if inst.aux as usize <= pc {
+                ways[inst.aux as usize] += 1;
+            }
+        }
+    }
+    for pc in 1..code.insts.len() {
+        let before = code.insts[pc - 1].exec as usize;
+        let ends = before == control::branch as *const () as usize
+            || before == control::leave as *const () as usize
+            || before == control::exit as *const () as usize;
+        alone[pc] = ways[pc] == 1 && ends;
+    }
+    alone
+}
+
+/// Instructions that something jumps to, and, if `behind`, those that follow a branch.
+fn leaders(code: &Code, behind: bool) -> Vec<bool> {
     let mut leaders = vec![false; code.insts.len()];
     let mut mark = |at: u32| {
         if let Some(leader) = leaders.get_mut(at as usize) {
@@ -138,7 +207,9 @@ fn leaders(code: &Code) -> Vec<bool> {
         let exec = inst.exec as usize;
         if exec == control::branch as *const () as usize || exec == control::branch_if as *const () as usize {
             mark(inst.aux);
-            mark(pc as u32 + 1);
+            if behind || exec == control::branch as *const () as usize {
+                mark(pc as u32 + 1);
+            }
         }
     }
     leaders

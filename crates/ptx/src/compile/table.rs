@@ -6,9 +6,9 @@ use super::asm::Map::{M0F, M0F3A, M0F38};
 use super::asm::Pp::{F2, F3, None as P0, P66};
 use super::asm::V;
 use crate::engine::map::{moved, one, select, setp, three, two};
-use crate::engine::memory::{self, M32, M64, load, store};
+use crate::engine::memory::{self, M8, M8S, M16, M16S, M32, M64, load, store};
 use crate::engine::{alu_float::*, alu_int::*, compare::*, control, convert::*, moves};
-use crate::inst::{Exec, VectorSet};
+use crate::inst::{Exec, Flow, Inst, VectorSet};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -50,15 +50,69 @@ pub(super) enum Op {
     PredicateLogic,
     PredicateConstant,
     ToGeneric,
+    /// The product of the low halves of 32-bit lanes, without a sign.
+    MulHalves,
+    Load(Element),
     /// Bytes of an element.
-    Load(u8),
     Store(u8),
+    /// Adds 32 bits in memory.
+    AddInMemory,
+    /// The lanes end or return.
+    End(Flow),
+    Barrier,
+}
+
+/// What a load reads in each lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Element {
+    pub bytes: u8,
+    /// Of elements smaller than a register: their sign goes into its upper bits.
+    pub signed: bool,
+}
+
+impl Op {
+    /// A whole number of 32 bits becomes one of 64.
+    pub fn extends(self) -> bool {
+        match self {
+            Op::MulWide { .. } => true,
+            Op::Extend(v) => v == extension(0x35) || v == extension(0x25),
+            _ => false,
+        }
+    }
+}
+
+/// `vpmovzxdq`, `vpmovsxdq`.
+const fn extension(opcode: u8) -> V {
+    V(P66, M0F38, opcode, false)
 }
 
 /// How the function's instruction is compiled; `None` where the interpreter's function is called.
 pub(super) fn op(exec: Exec) -> Option<Op> {
     static TABLE: OnceLock<HashMap<usize, Op>> = OnceLock::new();
     TABLE.get_or_init(table).get(&(exec as usize)).copied()
+}
+
+/// Whether compiled code computes the instruction itself, in warps whose lanes are all active at least.
+pub(super) fn is_compiled(inst: &Inst) -> bool {
+    if !is_guarded(inst.exec) {
+        return op(inst.exec).is_some();
+    }
+    !matches!(
+        op(inst.inner),
+        None | Some(
+            Op::Branch
+                | Op::BranchIf
+                | Op::Load(_)
+                | Op::Store(_)
+                | Op::AddInMemory
+                | Op::End(_)
+                | Op::Barrier
+                | Op::Compare(..)
+                | Op::PredicateLogic
+                | Op::PredicateConstant
+                | Op::Nop
+        )
+    )
 }
 
 /// Whether `exec` runs another function for the lanes whose guard holds.
@@ -86,8 +140,21 @@ fn table() -> HashMap<usize, Op> {
     is(moves::predicate_logic, Op::PredicateLogic);
     is(moves::predicate_constant, Op::PredicateConstant);
     is(memory::convert_address, Op::ToGeneric);
-    is(load::<M32>(s), Op::Load(4));
-    is(load::<M64>(s), Op::Load(8));
+    for (exec, bytes, signed) in [
+        (load::<M8>(s), 1, false),
+        (load::<M8S>(s), 1, true),
+        (load::<M16>(s), 2, false),
+        (load::<M16S>(s), 2, true),
+        (load::<M32>(s), 4, false),
+        (load::<M64>(s), 8, false),
+    ] {
+        is(exec, Op::Load(Element { bytes, signed }));
+    }
+    is(crate::engine::atomics::add_words(), Op::AddInMemory);
+    is(control::leave, Op::End(Flow::Return));
+    is(control::exit, Op::End(Flow::Exit));
+    is(control::barrier, Op::Barrier);
+    is(two::<MulWideU16>(s), Op::MulHalves);
     is(store::<M32>(s), Op::Store(4));
     is(store::<M64>(s), Op::Store(8));
 

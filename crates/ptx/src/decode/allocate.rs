@@ -22,8 +22,17 @@ pub(super) enum Where {
     Nowhere,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub from: u32,
+    pub to: u32,
+    pub written_once: bool,
+}
+
 pub(super) struct Places {
     pub of: Vec<Where>,
+    /// First and last instruction of each register's life, and whether one instruction alone writes it, unguarded.
+    pub lives: Vec<Option<Life>>,
     pub narrow_slots: u32,
     pub wide_slots: u32,
     pub pred_slots: u32,
@@ -269,8 +278,25 @@ pub(super) fn allocate(decoder: &Decoder<'_, '_>) -> Places {
             _ => Where::Narrow(narrow.place(interval)),
         };
     }
+    let mut writes = vec![0u32; registers.len()];
+    for draft in &decoder.drafts {
+        let count = if keeps_old(draft) { 2 } else { 1 };
+        visit(draft, |_| {}, |r| writes[r as usize] += count);
+    }
+    let formals = decoder.function.params.iter().chain(&decoder.function.returns);
+    for r in formals.filter_map(|formal| formal.register) {
+        writes[r as usize] += 2;
+    }
+    let life = |(r, interval): (usize, &Option<(u32, u32)>)| {
+        interval.map(|(from, to)| Life {
+            from,
+            to,
+            written_once: writes[r] == 1,
+        })
+    };
     Places {
         of,
+        lives: intervals.iter().enumerate().map(life).collect(),
         narrow_slots: narrow.slots,
         wide_slots: wide.slots,
         pred_slots: pred.slots,

@@ -51,6 +51,19 @@ impl<'a> Decoder<'_, 'a> {
         if waits { memory::POLL } else { 0 }
     }
 
+    /// Where an instruction at this address remembers its last range: all at the same register remember one.
+    fn site_at(&mut self, base: V) -> u32 {
+        let V::Reg(register) = base else {
+            return self.site();
+        };
+        if let Some(site) = self.sites.get(&register) {
+            return *site;
+        }
+        let site = self.site();
+        self.sites.insert(register, site);
+        site
+    }
+
     /// Where the next memory instruction remembers its last range.
     pub(super) fn site(&mut self) -> u32 {
         let site = self.code.sites % SITES as u32;
@@ -191,7 +204,7 @@ impl<'a> Decoder<'_, 'a> {
         let exec = load_exec(ty, wide, self);
         let address = self.address(1, space)?;
         let polling = self.polling();
-        let site = self.site();
+        let site = self.site_at(address.base);
         let draft = self.emit(
             exec,
             places[0],
@@ -311,7 +324,7 @@ impl<'a> Decoder<'_, 'a> {
         }
         let exec = store_exec(ty, wide, self);
         let address = self.address(0, space)?;
-        let site = self.site();
+        let site = self.site_at(address.base);
         let draft = self.emit(exec, places[0], [address.base, places[1], places[2]], 0);
         draft.e = places[3];
         draft.imm = address.offset as u64;
@@ -343,7 +356,7 @@ impl<'a> Decoder<'_, 'a> {
             // Checked for each element; the first of a misaligned vector is misaligned too.
             let address = self.address(0, space)?;
             let b = self.source_of(source, ty)?;
-            let site = self.site();
+            let site = self.site_at(address.base);
             let draft = self.emit(exec, V::None, [address.base, b, V::None], 0);
             draft.imm = address.offset.wrapping_add(n as i64 * i64::from(ty.bytes())) as u64;
             draft.aux = address.aux | site | 1 << memory::COUNT_SHIFT;
@@ -389,7 +402,7 @@ impl<'a> Decoder<'_, 'a> {
         } else {
             V::None
         };
-        let site = self.site();
+        let site = self.site_at(address.base);
         let draft = self.emit(exec, d, [address.base, b, c], D);
         draft.imm = address.offset as u64;
         draft.aux = address.aux | site | 1 << memory::COUNT_SHIFT;

@@ -156,6 +156,8 @@ pub(crate) struct Decoder<'m, 'a> {
     pub consts: Vec<(Const, bool)>,
     pub const_index: HashMap<(Const, bool), u32>,
     pub calls: Vec<DraftCall>,
+    /// Where instructions remember their last range, by the register with their address.
+    pub sites: HashMap<u32, u32>,
     /// Branch targets in tables so far.
     pub table_entries: usize,
     pub out: FunctionCode,
@@ -196,6 +198,7 @@ pub(crate) fn function<'a>(
         consts: Vec::new(),
         const_index: HashMap::new(),
         calls: Vec::new(),
+        sites: HashMap::new(),
         table_entries: 0,
         out: FunctionCode {
             callable: !function.kernel,
@@ -548,8 +551,21 @@ impl<'a> Decoder<'_, 'a> {
         self.out.callees.dedup();
         self.out.shared.sort_unstable();
         self.out.shared.dedup();
+        let lives = (0..places.lives.len() as u32)
+            .filter_map(|r| {
+                let life = places.lives[r as usize]?;
+                Some(crate::code::Life {
+                    slot: slot(V::Reg(r)),
+                    from: base.saturating_add(life.from),
+                    to: base.saturating_add(life.to),
+                    written_once: life.written_once,
+                })
+            })
+            .collect();
         Ok(FunctionCode {
             entry: base,
+            end: self.code.insts.len() as u32,
+            lives,
             consts,
             area_bytes: at as u32,
             narrow: (narrow as u32, preds as u32),

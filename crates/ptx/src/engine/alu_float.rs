@@ -53,8 +53,8 @@ ops! {
     NegF32<const M: u32>(a: f32) -> f32 { -take::<M>(a) }
     /// `copysign d, a, b`: the sign of a on the magnitude of b.
     CopysignF32(a: u32, b: u32) -> u32 { a & 0x8000_0000 | b & 0x7fff_ffff }
-    Ex2F32<const M: u32>(a: f32) -> f32 { give::<M>(take::<M>(a).exp2()) }
-    Lg2F32<const M: u32>(a: f32) -> f32 { give::<M>(take::<M>(a).log2()) }
+    Ex2F32<const M: u32>(a: f32) -> f32 { give::<M>(power_of_two(take::<M>(a))) }
+    Lg2F32<const M: u32>(a: f32) -> f32 { give::<M>(logarithm(take::<M>(a))) }
     SinF32<const M: u32>(a: f32) -> f32 { give::<M>(take::<M>(a).sin()) }
     CosF32<const M: u32>(a: f32) -> f32 { give::<M>(take::<M>(a).cos()) }
     TanhF32(a: f32) -> f32 { a.tanh() }
@@ -85,6 +85,61 @@ ops! {
     AbsF64(a: u64) -> u64 { a & !(1 << 63) }
     NegF64(a: u64) -> u64 { a ^ (1 << 63) }
     CopysignF64(a: u64, b: u64) -> u64 { a & (1 << 63) | b & !(1 << 63) }
+}
+
+/// 2 to the power of `x`, almost always rounded correctly. Without branches, so that it becomes vector instructions.
+#[inline(always)]
+fn power_of_two(x: f32) -> f32 {
+    // Added to a number, it leaves the nearest whole number in the lowest bits.
+    const WHOLE: f64 = 6_755_399_441_055_744.0;
+    // Powers of the logarithm of 2, over factorials.
+    const TERMS: [f64; 9] = [
+        1.0,
+        std::f64::consts::LN_2,
+        0.240_226_506_959_100_7,
+        0.055_504_108_664_821_58,
+        0.009_618_129_107_628_477,
+        0.001_333_355_814_642_844_3,
+        0.000_154_035_303_933_816_1,
+        0.000_015_252_733_804_059_84,
+        0.000_001_321_548_679_014_431,
+    ];
+    // Beyond these all results are infinite or zero.
+    let near = if x > 200.0 { 200.0 } else { x };
+    let near = f64::from(if near < -200.0 { -200.0 } else { near });
+    let shifted = near + WHOLE;
+    let rest = near - (shifted - WHOLE);
+    let mut power = TERMS[8];
+    for n in (0..8).rev() {
+        power = power * rest + TERMS[n];
+    }
+    let result = f64::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 52)) as f32;
+    if x.is_nan() { x + x } else { result }
+}
+
+/// The binary logarithm of `x`, likewise.
+#[inline(always)]
+fn logarithm(x: f32) -> f32 {
+    /// The fraction bits of the root of 2.
+    const ROOT: u64 = 0x6_a09e_667f_3bcd;
+    const ONE: u64 = 1.0f64.to_bits();
+    /// 2^52: a number below it in the fraction bits is added.
+    const WHOLE: f64 = 4_503_599_627_370_496.0;
+    let bits = f64::from(x).to_bits();
+    // The exponent for which the fraction lies around 1.
+    let exponent = bits.wrapping_add((1 << 52) - ROOT) >> 52;
+    let fraction = f64::from_bits(bits.wrapping_sub(exponent << 52).wrapping_add(ONE));
+    let exponent = f64::from_bits(WHOLE.to_bits() | exponent & 0xfff) - (WHOLE + 1023.0);
+    let s = (fraction - 1.0) / (fraction + 1.0);
+    let z = s * s;
+    let mut series = 1.0 / 13.0;
+    for n in (0..6).rev() {
+        series = series * z + 1.0 / (2 * n + 1) as f64;
+    }
+    let result = (exponent + s * series * (2.0 * std::f64::consts::LOG2_E)) as f32;
+    let result = if x == 0.0 { f32::NEG_INFINITY } else { result };
+    let result = if x < 0.0 { f32::NAN } else { result };
+    if x < f32::INFINITY { result } else { x + x }
 }
 
 /// What `.approx.ftz.f64` sees and gives: the upper word, subnormals as zero.

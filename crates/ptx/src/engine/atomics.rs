@@ -102,6 +102,7 @@ fn each_half(old: u32, b: u32, add: fn(u16, u16) -> u16) -> u32 {
     u32::from(high) << 16 | u32::from(add(old as u16, b as u16))
 }
 
+#[inline(never)]
 fn run<U: Update>(c: &mut Ctx, i: &Inst) -> Flow {
     let at = match lane_addresses(c, i, size_of::<U::W>() as u64) {
         Ok(at) => at,
@@ -140,6 +141,11 @@ fn run<U: Update>(c: &mut Ctx, i: &Inst) -> Flow {
     }
     // The operation changed nothing: a lock that is taken, a flag that is not set.
     if polled(c) { Flow::Yield } else { Flow::Next }
+}
+
+/// `atom.add` and `red.add` of 32 bits.
+pub(crate) fn add_words() -> Exec {
+    run::<Add32>
 }
 
 /// The operation for a type, if there is one.

@@ -114,11 +114,10 @@ impl Block {
         self.index = index;
         let [x, y, _] = launch.grid.map(u64::from);
         self.ctaid = [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32];
-        let entry = launch.code().functions[launch.function as usize].entry;
         for warp in &mut self.warps {
             let threads = launch.threads - warp.index * 32;
             let mask = if threads >= 32 { FULL } else { (1 << threads) - 1 };
-            warp.start(mask, launch.function, entry);
+            warp.start(mask);
         }
         self.barriers = [Barrier::default(); 17];
         self.in_use = 0;
@@ -293,10 +292,16 @@ impl Block {
                     self.live_threads -= lanes.count_ones();
                     self.check_barriers(c, launch);
                     asleep = 0;
+                    if self.warps[at].over() {
+                        self.next = if at + 1 == self.warps.len() { 0 } else { at + 1 };
+                    }
                 }
                 Pause::Barrier { split } => {
                     self.arrive(c, launch, at, split);
                     asleep = 0;
+                    if !self.warps[at].runnable() {
+                        self.next = if at + 1 == self.warps.len() { 0 } else { at + 1 };
+                    }
                 }
                 Pause::Slice => {
                     self.next = (at + 1) % self.warps.len();

@@ -74,10 +74,12 @@ pub(crate) fn guarded(c: &mut Ctx, i: &Inst) -> Flow {
     flow
 }
 
+#[inline(never)]
 pub(crate) fn leave(_: &mut Ctx, _: &Inst) -> Flow {
     Flow::Return
 }
 
+#[inline(never)]
 pub(crate) fn exit(_: &mut Ctx, _: &Inst) -> Flow {
     Flow::Exit
 }
@@ -147,6 +149,7 @@ pub(crate) const BARRIER_AND: u32 = 2;
 pub(crate) const BARRIER_OR: u32 = 4;
 pub(crate) const BARRIER_COUNT: u32 = 8;
 
+#[inline(never)]
 pub(crate) fn barrier(c: &mut Ctx, i: &Inst) -> Flow {
     use super::ctx::{BarrierCall, Reduce};
     let lane = c.mask().trailing_zeros() as usize & 31;

@@ -55,6 +55,8 @@ pub(crate) struct LaunchState<'a> {
     pub id: u64,
     /// Run compiled code where there is any.
     pub compiled: bool,
+    /// A warp's lanes are neighbours in a row of the block.
+    pub rows: bool,
 }
 
 impl LaunchState<'_> {
@@ -68,9 +70,6 @@ impl LaunchState<'_> {
         if !self.compiled {
             return None;
         }
-        self.code
-            .native
-            .get_or_init(|| crate::compile::Native::compile(&self.code))
-            .as_ref()
+        self.code.native()
     }
 }

@@ -162,6 +162,7 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
         areas,
         addresses: program.addresses().to_vec(),
         compiled: launch.compile,
+        rows: launch.block[0].is_multiple_of(32),
         id: LAUNCHES.fetch_add(1, Ordering::Relaxed),
     })
 }

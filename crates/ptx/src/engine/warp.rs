@@ -5,7 +5,7 @@
 //! could wait for another one that is further on (a lock held by a lane of the same warp). So the turn is given away by
 //! force after a while.
 
-use super::ctx::{BarrierCall, Ctx};
+use super::ctx::{BarrierCall, Ctx, FULL};
 use super::launch::LaunchState;
 use crate::code::LOCAL_ALIGN;
 use crate::inst::Flow;
@@ -54,6 +54,8 @@ pub(crate) struct Warp {
     frames: Vec<Frame>,
     free_frames: Vec<u32>,
     pub live: u32,
+    /// Lanes of a warp that has not begun.
+    fresh: u32,
     /// Where the warp's registers begin in the block's.
     pub base: usize,
     pub index: u32,
@@ -101,6 +103,7 @@ impl Warp {
             frames: Vec::new(),
             free_frames: Vec::new(),
             live: 0,
+            fresh: 0,
             base,
             index,
             clock: 0,
@@ -111,20 +114,72 @@ impl Warp {
         }
     }
 
+    /// All lanes of `mask` are to run the kernel.
+    pub fn start(&mut self, mask: u32) {
+        self.splits.clear();
+        self.live = mask;
+        self.fresh = mask;
+        self.time_ps = 0;
+    }
+
+    /// Compiled code of a warp that has not begun. Most warps of short kernels end there. The flow of one that does not
+    /// is for the warp's loop.
+    #[cfg(target_arch = "x86_64")]
+    fn begin(
+        &mut self,
+        c: &mut Ctx,
+        launch: &LaunchState<'static>,
+        slice: u64,
+        issued: &mut Issued,
+    ) -> Result<Pause, Option<Flow>> {
+        let mask = self.fresh;
+        let pc = launch.code().functions[launch.function as usize].entry;
+        let Some(native) = launch.native() else {
+            return Err(None);
+        };
+        let Some(entry) = native.entry(pc, mask == FULL, launch.rows) else {
+            return Err(None);
+        };
+        let area = launch.areas[launch.function as usize] as usize;
+        // SAFETY: as in `run`.
+        c.regs = unsafe { c.file.add(self.base + area) };
+        c.local_base = 0;
+        c.set_mask(mask);
+        c.time_ps = self.time_ps;
+        c.count = 0;
+        c.limit = slice as i64;
+        c.horizon = u32::MAX;
+        // SAFETY: `regs` are those of the kernel.
+        let flow = unsafe { native.run(c, &launch.code().insts, entry) };
+        if !matches!(flow, Flow::Return | Flow::Exit) || c.mask() != mask {
+            return Err(Some(flow));
+        }
+        let count = c.count as u64;
+        issued.warp += count;
+        issued.lane += count * u64::from(mask.count_ones());
+        self.time_ps = (c.time_ps).saturating_add(count.saturating_mul(launch.instruction_ps));
+        self.live = 0;
+        Ok(Pause::Ended { lanes: mask })
+    }
+
     /// Puts all lanes of `mask` at the kernel's entry.
-    pub fn start(&mut self, mask: u32, function: u32, entry: u32) {
-        self.frames.clear();
+    fn place(&mut self, mask: u32, function: u32, entry: u32) {
         self.free_frames.clear();
-        self.frames.push(Frame {
-            function,
-            parent: 0,
-            depth: 0,
-            return_pc: 0,
-            call: 0,
-            local_base: 0,
-            lanes: mask,
-            saved: Vec::new(),
-        });
+        // The first frame stays as it is from block to block.
+        self.frames.truncate(1);
+        match self.frames.first_mut() {
+            Some(frame) => frame.lanes = mask,
+            None => self.frames.push(Frame {
+                function,
+                parent: 0,
+                depth: 0,
+                return_pc: 0,
+                call: 0,
+                local_base: 0,
+                lanes: mask,
+                saved: Vec::new(),
+            }),
+        }
         self.splits.clear();
         self.splits.push(Split {
             pc: entry,
@@ -133,10 +188,8 @@ impl Warp {
             state: State::Ready,
             stamp: 0,
         });
-        self.live = mask;
         self.since_turn = 0;
         self.turn = 0;
-        self.time_ps = 0;
     }
 
     pub fn function_of(&self, split: usize) -> u32 {
@@ -145,10 +198,19 @@ impl Warp {
 
     /// Something can run.
     pub fn runnable(&self) -> bool {
-        self.splits.iter().any(|s| s.state == State::Ready)
+        self.fresh != 0 || self.splits.iter().any(|s| s.state == State::Ready)
+    }
+
+    /// Nothing is left of it.
+    pub fn over(&self) -> bool {
+        self.fresh == 0 && self.splits.is_empty()
     }
 
     fn choose(&mut self) -> Option<usize> {
+        if let [only] = &self.splits[..] {
+            self.current = 0;
+            return (only.state == State::Ready).then_some(0);
+        }
         if self.turn > 0
             && self
                 .splits
@@ -253,6 +315,20 @@ impl Warp {
         let native = launch.native();
         let mut left = slice as i64;
         c.live = self.live;
+        let mut begun: Option<Flow> = None;
+        if self.fresh != 0 {
+            #[cfg(target_arch = "x86_64")]
+            match self.begin(c, launch, slice, issued) {
+                Ok(pause) => {
+                    self.fresh = 0;
+                    return pause;
+                }
+                Err(flow) => begun = flow,
+            }
+            let entry = launch.code().functions[launch.function as usize].entry;
+            let mask = std::mem::take(&mut self.fresh);
+            self.place(mask, launch.function, entry);
+        }
         loop {
             let Some(at) = self.choose() else {
                 if self.release_gathered(launch) {
@@ -271,15 +347,21 @@ impl Warp {
             let area = launch.areas[self.frames[frame as usize].function as usize] as usize;
             // SAFETY: the block allocated `warp_bytes` from `base`, and a reachable function's area lies inside.
             c.regs = unsafe { c.file.add(self.base + area) };
-            c.local_base = self.frames[frame as usize].local_base;
-            c.set_mask(mask);
-            c.time_ps = self.time_ps;
+            if begun.is_none() {
+                c.local_base = self.frames[frame as usize].local_base;
+                c.set_mask(mask);
+                c.time_ps = self.time_ps;
+            }
             let mut count = 0u64;
             let flow = loop {
+                let left_with = begun.take().map(|flow| (flow, c.at, c.count as u64));
                 #[cfg(target_arch = "x86_64")]
-                let entry = native.and_then(|native| Some((native, native.entry(pc, c.full())?)));
+                let entry = native
+                    .filter(|_| left_with.is_none())
+                    .and_then(|native| Some((native, native.entry(pc, c.full(), launch.rows)?)));
                 #[cfg(target_arch = "x86_64")]
-                let compiled = entry.map(|(native, entry)| {
+                let compiled = left_with.or_else(|| {
+                    let (native, entry) = entry?;
                     c.count = count as i64;
                     c.limit = match (holding, alone) {
                         (true, _) => 0,
@@ -289,10 +371,10 @@ impl Warp {
                     c.horizon = horizon;
                     // SAFETY: `regs` are those of the function that the split is in.
                     let flow = unsafe { native.run(c, code, entry) };
-                    (flow, c.at, c.count as u64)
+                    Some((flow, c.at, c.count as u64))
                 });
                 #[cfg(not(target_arch = "x86_64"))]
-                let compiled = None;
+                let compiled = left_with;
                 let flow = if let Some((flow, at, counted)) = compiled {
                     (pc, count) = (at, counted);
                     flow
@@ -319,6 +401,15 @@ impl Warp {
                 }
             };
             let lanes = c.mask();
+            let flow = if flow == Flow::Meet {
+                c.barrier = BarrierCall {
+                    id: c.other,
+                    ..BarrierCall::default()
+                };
+                Flow::Barrier
+            } else {
+                flow
+            };
             if flow == Flow::Gather {
                 count -= 1;
             }
@@ -397,7 +488,7 @@ impl Warp {
                     self.since_turn = TURN + 1;
                     left -= slice as i64 / 16;
                 }
-                Flow::Fault => return Pause::Fault,
+                Flow::Fault | Flow::Meet => return Pause::Fault,
             }
             if left <= 0 {
                 return Pause::Slice;

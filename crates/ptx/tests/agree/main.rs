@@ -1,11 +1,15 @@
 //! Compiled kernels end as interpreted ones do, bit for bit: random programs over what the compiler has code for, with
 //! divergence, loops, barriers, shared memory, and now and then an access that is out of bounds.
 //!
-//! `DIVVY_PTX_PROGRAMS` says how many programs, `DIVVY_PTX_SEED` with which one to begin. The comparison is in
-//! `support`, where each launch of every suite goes through both.
+//! `DIVVY_PTX_PROGRAMS` says how many programs, `DIVVY_PTX_SEED` with which one to begin: a million are
+//! `DIVVY_PTX_PROGRAMS=1000000 cargo test --release -p divvy-ptx --test agree random`. The comparison is in `support`,
+//! where each launch of every suite goes through both. A program that ends differently is printed as short as it can be
+//! made.
 
-#[path = "support/mod.rs"]
+#[path = "../support/mod.rs"]
 mod support;
+
+mod shrink;
 
 use std::fmt::Write;
 use std::process::Command;
@@ -274,11 +278,17 @@ const FORMS: &[(&[&str], char, &str)] = &[
     (&["selp.f64"], 'g', "ggp"),
 ];
 
+/// What stands around a program's own part.
+const BODY: &str = " // body\n";
+const END: &str = " // end\n";
+
 struct Program {
     random: Random,
     text: String,
     labels: u32,
     loops: u32,
+    /// Registers that one instruction writes: of 32 bits, and of 64.
+    once: [u32; 2],
 }
 
 impl Program {
@@ -318,34 +328,59 @@ impl Program {
         self.line(&format!("{guard}{name} {d}, {};", sources.join(", ")));
     }
 
-    /// `%index` is an offset in bytes, aligned to 16, of one of the patterns that programs have.
-    fn index(&mut self, width: u64) {
-        match self.random.below(6) {
-            0 => self.line(&format!("mul.lo.u32 %index, %lane, {width};")),
+    /// A register that nothing else writes, `x` of 32 bits or `y` of 64; or now and then one that others write too.
+    fn target(&mut self, class: char, shared: &'static str) -> String {
+        if self.random.one_in(3) {
+            return shared.into();
+        }
+        let count = &mut self.once[usize::from(class == 'y')];
+        *count += 1;
+        format!("%{class}{}", *count - 1)
+    }
+
+    /// A register with an offset in bytes, aligned to 16, of one of the patterns that programs have.
+    fn index(&mut self, width: u64) -> String {
+        let index = self.target('x', "%index");
+        match self.random.below(8) {
+            0 => self.line(&format!("mul.lo.u32 {index}, %lane, {width};")),
             1 => {
                 let offset = 16 * self.random.below(64);
-                self.line(&format!("mov.u32 %index, {offset};"));
+                self.line(&format!("mov.u32 {index}, {offset};"));
             }
             2 => {
                 self.line("and.b32 %index, %lane, 15;");
-                self.line(&format!("mul.lo.u32 %index, %index, {width};"));
+                self.line(&format!("mul.lo.u32 {index}, %index, {width};"));
             }
             3 => {
                 self.line("shr.u32 %index, %lane, 4;");
-                self.line("shl.b32 %index, %index, 6;");
+                self.line(&format!("shl.b32 {index}, %index, 6;"));
             }
             4 => {
                 let r = self.random.register('r');
-                self.line(&format!("and.b32 %index, {r}, 0x3f0;"));
+                self.line(&format!("and.b32 {index}, {r}, 0x3f0;"));
             }
-            _ => self.line("shl.b32 %index, %lane, 4;"),
+            5 => {
+                let offset = 16 * self.random.below(20);
+                self.line(&format!("mad.lo.s32 {index}, %lane, {width}, {offset};"));
+            }
+            // What bitonic networks do.
+            6 => {
+                let mask = (1 << self.random.below(5)) - 1;
+                self.line(&format!("and.b32 %word, %lane, {mask};"));
+                self.line("shl.b32 %index, %lane, 1;");
+                self.line("sub.s32 %index, %index, %word;");
+                self.line(&format!("mul.lo.u32 {index}, %index, {width};"));
+            }
+            _ => self.line(&format!("shl.b32 {index}, %lane, 4;")),
         }
         if self.random.one_in(400) {
             let r = self.random.register('r');
             let mask = self.random.pick(&["0x7", "0xffff", "0xfffff0"]);
             self.line(&format!("mov.u32 %any, {r};"));
             self.line(&format!("and.b32 %index, %any, {mask};"));
+            return "%index".into();
         }
+        index
     }
 
     fn memory(&mut self) {
@@ -358,36 +393,36 @@ impl Program {
             ("v2.b32", 'r', 8),
             ("v4.f32", 'f', 16),
             ("v2.b64", 'd', 16),
-        ][self.random.below(8) as usize];
-        self.index(width);
+            ("u8", 'r', 1),
+            ("s8", 'r', 1),
+            ("u16", 'r', 2),
+            ("s16", 'r', 2),
+        ][self.random.below(12) as usize];
+        let index = self.index(width);
         let count = match ty.as_bytes()[1] {
             b'2' => 2,
             b'4' => 4,
             _ => 1,
         };
         let offset = self.random.pick(&["", "+16", "+32"]);
-        let place = match self.random.below(3) {
-            0 => {
-                self.line("cvt.u64.u32 %address, %index;");
-                self.line("add.s64 %address, %scratch, %address;");
-                ("global", format!("[%address{offset}]"))
-            }
-            1 => {
-                self.line("cvt.u64.u32 %address, %index;");
-                self.line("add.s64 %address, %scratch, %address;");
-                ("", format!("[%address{offset}]"))
-            }
-            _ => {
-                self.line("mov.u32 %word, tile;");
-                self.line("add.u32 %index, %index, %word;");
-                ("shared", format!("[%index{offset}]"))
-            }
-        };
-        let space = if place.0.is_empty() {
-            String::new()
+        let space = ["global", "", "shared"][self.random.below(3) as usize];
+        let place = if space == "shared" {
+            let at = self.target('x', "%index");
+            self.line("mov.u32 %word, tile;");
+            self.line(&format!("add.u32 {at}, {index}, %word;"));
+            format!("[{at}{offset}]")
         } else {
-            format!(".{}", place.0)
+            let (wide, at) = (self.target('y', "%address"), self.target('y', "%address"));
+            let extend = self.random.pick(&["cvt.u64.u32", "cvt.s64.s32"]);
+            if self.random.one_in(2) {
+                self.line(&format!("{extend} {wide}, {index};"));
+            } else {
+                self.line(&format!("mul.wide.s32 {wide}, {index}, 1;"));
+            }
+            self.line(&format!("add.s64 {at}, %scratch, {wide};"));
+            format!("[{at}{offset}]")
         };
+        let dot = if space.is_empty() { "" } else { "." };
         let first = self.random.below(COUNT - 3);
         let registers: Vec<String> = (0..count).map(|n| format!("%{class}{}", first + n)).collect();
         let registers = if count == 1 {
@@ -396,10 +431,90 @@ impl Program {
             format!("{{{}}}", registers.join(", "))
         };
         let guard = self.guard();
-        if self.random.one_in(2) {
-            self.line(&format!("{guard}ld{space}.{ty} {registers}, {};", place.1));
-        } else {
-            self.line(&format!("{guard}st{space}.{ty} {}, {registers};", place.1));
+        match self.random.below(5) {
+            0 if ty == "u32" => {
+                let by = self.random.below(3);
+                let space = if space.is_empty() { "global" } else { space };
+                self.line(&format!("{guard}red.{space}.add.u32 {place}, {by};"));
+            }
+            1 if ty == "u32" && space == "shared" => {
+                self.line(&format!("{guard}atom.shared.add.u32 {registers}, {place}, 7;"));
+            }
+            0..3 => self.line(&format!("{guard}ld{dot}{space}.{ty} {registers}, {place};")),
+            _ => {
+                let ty = match ty {
+                    "s8" => "u8",
+                    "s16" => "u16",
+                    ty => ty,
+                };
+                self.line(&format!("{guard}st{dot}{space}.{ty} {place}, {registers};"));
+            }
+        }
+    }
+
+    /// Sums and multiples of the lane's number, now and then beyond the end of 32 bits, that end in other registers.
+    fn even(&mut self) {
+        let mut narrow = String::from("%lane");
+        let mut wide: Option<String> = None;
+        for _ in 0..1 + self.random.below(5) {
+            let number = match self.random.below(5) {
+                0 => self.random.next() as u32,
+                1 => 0x7fff_ffffu32.wrapping_sub(self.random.below(200) as u32),
+                2 => (self.random.below(200) as u32).wrapping_sub(100),
+                _ => self.random.below(64) as u32,
+            };
+            if let Some(from) = wide.take() {
+                match self.random.below(5) {
+                    0 => {
+                        narrow = self.target('x', "%index");
+                        self.line(&format!("cvt.u32.u64 {narrow}, {from};"));
+                    }
+                    n => {
+                        let to = self.target('y', "%address");
+                        self.line(&match n {
+                            1 => format!("add.s64 {to}, {from}, {number};"),
+                            2 => format!("shl.b64 {to}, {from}, {};", number % 6),
+                            3 => format!("mad.wide.s32 {to}, {narrow}, {}, {from};", number as i32),
+                            _ => format!("neg.s64 {to}, {from};"),
+                        });
+                        wide = Some(to);
+                    }
+                }
+                continue;
+            }
+            match self.random.below(8) {
+                n @ 0..3 => {
+                    let to = self.target('y', "%address");
+                    let name = ["mul.wide.s32", "mul.wide.u32", "cvt.s64.s32"][n as usize];
+                    if n == 2 {
+                        self.line(&format!("{name} {to}, {narrow};"));
+                    } else {
+                        self.line(&format!("{name} {to}, {narrow}, {};", number as i32 % 1000));
+                    }
+                    wide = Some(to);
+                }
+                n => {
+                    let to = self.target('x', "%index");
+                    self.line(&match n {
+                        3 => format!("add.s32 {to}, {narrow}, {};", number as i32),
+                        4 => format!("shl.b32 {to}, {narrow}, {};", number % 20),
+                        5 => format!("mad.lo.s32 {to}, {narrow}, {}, %word;", number as i32),
+                        6 => format!("neg.s32 {to}, {narrow};"),
+                        _ => format!("sub.s32 {to}, {}, {narrow};", number as i32),
+                    });
+                    narrow = to;
+                }
+            }
+        }
+        match wide {
+            Some(wide) => {
+                let d = self.random.register('d');
+                self.line(&format!("xor.b64 {d}, {d}, {wide};"));
+            }
+            None => {
+                let r = self.random.register('r');
+                self.line(&format!("xor.b32 {r}, {r}, {narrow};"));
+            }
         }
     }
 
@@ -439,6 +554,7 @@ impl Program {
                 self.line(&format!("@%again bra {start};"));
             }
             4..=8 => self.memory(),
+            9..=10 => self.even(),
             _ => self.compute(),
         }
     }
@@ -456,6 +572,7 @@ impl Program {
             text: String::new(),
             labels: 0,
             loops: 0,
+            once: [0; 2],
         };
         let mut body = String::new();
         for _ in 0..2 + program.random.below(5) {
@@ -482,14 +599,16 @@ impl Program {
         std::mem::swap(&mut body, &mut program.text);
         program.text = format!(
             ".version 8.5\n.target sm_90\n.address_size 64\n.visible .entry random(.param .u64 values, .param .u64 memory)\n{{\n \
-             .reg .b32 %r<{COUNT}>, %n<{loops}>, %m<{loops}>, %index, %word, %lane, %thread, %any;\n \
-             .reg .b64 %d<{COUNT}>, %address, %scratch, %mine;\n .reg .f32 %f<{COUNT}>;\n .reg .f64 %g<{COUNT}>;\n \
+             .reg .b32 %r<{COUNT}>, %n<{loops}>, %m<{loops}>, %x<{narrow}>, %index, %word, %lane, %thread, %any;\n \
+             .reg .b64 %d<{COUNT}>, %y<{wide}>, %address, %scratch, %mine;\n .reg .f32 %f<{COUNT}>;\n .reg .f64 %g<{COUNT}>;\n \
              .reg .pred %p<{COUNT}>, %again;\n .shared .align 16 .b8 tile[{SCRATCH}];\n \
              mov.u32 %lane, %tid.x;\n mov.u32 %word, %ctaid.x;\n mov.u32 %index, %ntid.x;\n \
              mad.lo.u32 %thread, %word, %index, %lane;\n ld.param.u64 %scratch, [memory];\n \
              mul.wide.u32 %address, %word, {SCRATCH};\n add.s64 %scratch, %scratch, %address;\n \
              ld.param.u64 %mine, [values];\n mul.wide.u32 %address, %thread, {BYTES};\n add.s64 %mine, %mine, %address;\n",
             loops = program.loops + 1,
+            narrow = program.once[0] + 1,
+            wide = program.once[1] + 1,
         );
         for n in 0..COUNT {
             program.line(&format!("ld.global.b32 %r{n}, [%mine+{}];", 8 * n));
@@ -504,7 +623,7 @@ impl Program {
         program.line(&format!("add.u32 %index, %index, {SCRATCH};\nCLEAR:"));
         program.line("setp.lt.u32 %again, %any, %index;\n @%again st.shared.u32 [%any], 0;");
         program.line("add.u32 %any, %any, %word;\n @%again bra CLEAR;\n bar.sync 0;");
-        program.text += &body;
+        program.text += &format!("{BODY}{body}{END}");
         for n in 0..COUNT {
             program.line(&format!("st.global.b32 [%mine+{}], %r{n};", 8 * n));
             program.line(&format!("selp.b32 %word, 1, 2, %p{n};"));
@@ -547,14 +666,19 @@ fn run(seed: u64) {
         Buffer::of_u64(&values),
         Buffer::zeroed((u64::from(grid) * SCRATCH) as usize),
     );
-    let loaded = Loaded::new(&text);
-    let launch = loaded.kernel("random").grid(grid).block(block);
+    let (start, empty) = (values.bytes(), memory.bytes());
     // How it ends is compared there. A fault is an end like another.
-    let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        launch.buffer(&values).buffer(&memory).end()
-    }));
-    if failed.is_err() {
-        panic!("seed {seed}\n{text}");
+    let differs = |text: &str| {
+        values.fill(&start);
+        memory.fill(&empty);
+        let loaded = Loaded::new(text);
+        let launch = loaded.kernel("random").grid(grid).block(block);
+        let end = || launch.buffer(&values).buffer(&memory).end();
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(end)).is_err()
+    };
+    if differs(&text) {
+        let short = shrink::shrink(&text, differs);
+        panic!("seed {seed}\n{short}");
     }
 }
 
@@ -627,29 +751,15 @@ fn the_model_of_time_counts_the_same_for_both() {
 }
 
 /// Names the test that runs in a child.
-const CHILD: &str = "DIVVY_TEST_NO_EXECUTABLE_MEMORY";
+const CHILD: &str = "DIVVY_TEST_IN_CHILD";
 
-#[test]
-fn where_no_memory_may_become_executable_kernels_are_interpreted() {
+/// Runs `test`, which has this name, in a process of its own.
+fn in_child(name: &str, test: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
-        const PR_SET_MDWE: i32 = 65;
-        const REFUSE_EXEC_GAIN: usize = 1;
-        // SAFETY: plain numbers; from here on this process cannot make memory executable.
-        let status = unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0usize, 0usize, 0usize) };
-        if status != 0 {
-            eprintln!("this kernel has no PR_SET_MDWE: not tested");
-            return;
-        }
-        let (loaded, out) = (rounds(ENDS), Buffer::zeroed(128));
-        loaded.kernel("rounds").buffer(&out).compile(true).ok();
-        assert_eq!(out.u32s()[..3], [3, 6, 9]);
-        return;
+        return test();
     }
     let child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "where_no_memory_may_become_executable_kernels_are_interpreted",
-        ])
+        .args(["--exact", name])
         .env(CHILD, "1")
         .output()
         .unwrap();
@@ -658,4 +768,73 @@ fn where_no_memory_may_become_executable_kernels_are_interpreted() {
         "{}",
         String::from_utf8_lossy(&child.stdout)
     );
+}
+
+/// Whether a kernel that can be compiled is, and runs right either way.
+fn is_compiled() -> bool {
+    let (loaded, out) = (rounds(ENDS), Buffer::zeroed(128));
+    loaded.kernel("rounds").buffer(&out).compile(true).ok();
+    assert_eq!(out.u32s()[..3], [3, 6, 9]);
+    loaded.module.interpreted_lines("rounds").is_some()
+}
+
+#[test]
+fn where_no_memory_may_become_executable_kernels_are_interpreted() {
+    in_child(
+        "where_no_memory_may_become_executable_kernels_are_interpreted",
+        || {
+            const PR_SET_MDWE: i32 = 65;
+            const REFUSE_EXEC_GAIN: usize = 1;
+            // SAFETY: plain numbers; from here on this process cannot make memory executable.
+            let status = unsafe { libc::prctl(PR_SET_MDWE, REFUSE_EXEC_GAIN, 0usize, 0usize, 0usize) };
+            if status != 0 {
+                eprintln!("this kernel has no PR_SET_MDWE: not tested");
+                return;
+            }
+            assert!(!is_compiled());
+        },
+    );
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn beyond_the_limit_of_code_kernels_are_interpreted_until_code_is_freed() {
+    in_child(
+        "beyond_the_limit_of_code_kernels_are_interpreted_until_code_is_freed",
+        || {
+            let first = rounds(ENDS);
+            let Some(left) = first.module.interpreted_lines("rounds") else {
+                eprintln!("this processor has no AVX-512: not tested");
+                return;
+            };
+            assert_eq!(left, [0u32; 0], "every instruction of the kernel is compiled");
+            // Room for the code of one such module.
+            let one = executable_bytes();
+            divvy_ptx::limit_code(one);
+            assert!(!is_compiled());
+            drop(first);
+            assert!(is_compiled());
+            assert_eq!(executable_bytes(), 0, "the code of modules that are gone is gone");
+        },
+    );
+}
+
+/// Bytes of memory without a file that this process may execute, but for the kernel's own.
+#[cfg(target_arch = "x86_64")]
+fn executable_bytes() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut sum = 0;
+    for line in maps.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        assert!(
+            !(fields[1].contains('w') && fields[1].contains('x')),
+            "no memory is both writable and executable: {line}"
+        );
+        if fields[1].contains('x') && fields.len() == 5 {
+            let (from, to) = fields[0].split_once('-').unwrap();
+            let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
+            sum += number(to) - number(from);
+        }
+    }
+    sum
 }
