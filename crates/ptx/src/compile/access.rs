@@ -6,8 +6,8 @@ use super::asm::Map::{M0F, M0F3A, M0F38};
 use super::asm::Pp::{None as P0, P66};
 use super::asm::{CTX, Cond, Gp, Label, RAX, RCX, RDX, Rm, V};
 use super::cache::Held;
-use super::emit::{Emitter, Stub, ctx, is_empty, join, part_mask, upper};
-use super::table::Element;
+use super::emit::{Emitter, Proof, Stub, ctx, is_empty, join, part_mask, upper};
+use super::table::{Element, Op, op};
 use crate::engine::control::NONE;
 use crate::engine::ctx::{Ctx, SITES};
 use crate::engine::memory::{COUNT_SHIFT, GENERIC, GLOBAL, NARROW, POLL, SHARED, SITE_SHIFT, SPACE};
@@ -15,6 +15,8 @@ use crate::inst::Inst;
 use std::mem::offset_of;
 use std::ops::Range;
 
+/// Bytes beyond which accesses at one address are not looked at together.
+const FAR: i64 = 1 << 16;
 const K3: u8 = 3;
 const XOR: V = V(P66, M0F, 0xef, false);
 const OR: V = V(P66, M0F, 0xeb, false);
@@ -92,14 +94,18 @@ impl Emitter<'_> {
         if step == Some(0) && !small {
             // One element for all lanes.
             let results: Vec<u8> = (0..access.count).map(|_| self.room(wide, true)[0]).collect();
-            self.reach(&access, held.regs[0], RAX, 1, slow);
+            let (sure, offset) = self.reach_even(&access, inst.a, &held, 1, slow);
             for (n, reg) in results.iter().enumerate() {
-                self.broadcast(wide, *reg, RAX, n as u32 * bytes);
+                self.broadcast(wide, *reg, RAX, offset + (n as u32 * bytes) as i32);
             }
             let dirty = self.unsaved();
             self.asm.bind(back);
             for (slot, reg) in fields.into_iter().zip(&results) {
                 self.cache.put_one(slot, wide, *reg, 0, true);
+            }
+            if sure {
+                self.issued += 1;
+                return;
             }
             return self.slow_load(pc, [slow, back], dirty, &fields[..results.len()]);
         }
@@ -111,10 +117,12 @@ impl Emitter<'_> {
             self.read(inst.a, !access.shared)
         };
         let results: Vec<[u8; 4]> = (0..access.count).map(|_| self.room(wide, false)).collect();
+        let mut sure = false;
         if even {
-            self.reach(&access, a[0], RAX, 32, slow);
+            let offset;
+            (sure, offset) = self.reach_even(&access, inst.a, &held, 32, slow);
             for (part, reg) in results[0].into_iter().enumerate().take(parts) {
-                self.consecutive(element, reg, RAX, part as u32);
+                self.consecutive(element, reg, RAX, offset, part as u32);
             }
         } else if self.full {
             self.shapes(&access, element, a, &results, [slow, back]);
@@ -126,7 +134,107 @@ impl Emitter<'_> {
         for (slot, regs) in fields.into_iter().zip(&results) {
             self.cache.put(slot, wide, *regs, true);
         }
+        if sure {
+            self.issued += 1;
+            return;
+        }
         self.slow_load(pc, [slow, back], dirty, &fields[..results.len()]);
+    }
+
+    /// The host address of the first lane less what the instruction adds to it, in RAX, where the bytes it touches from
+    /// there on may be touched, and what to add. Instructions that follow at the same address are looked at together
+    /// with it. True where there is nothing to look at any more, and nothing goes to `slow`.
+    fn reach_even(
+        &mut self,
+        access: &Access,
+        slot: u32,
+        held: &Held,
+        lanes: u32,
+        slow: Label,
+    ) -> (bool, i32) {
+        let offset = i64::from(access.offset);
+        let bytes = offset..offset + i64::from(lanes * access.width());
+        let covers = |p: &Proof| {
+            p.serial == held.serial
+                && p.width == access.width()
+                && (bytes.start - p.bytes.start) % i64::from(p.width) == 0
+                && p.bytes.start <= bytes.start
+                && bytes.end <= p.bytes.end
+        };
+        let proved = self.proved.iter().any(covers);
+        if !proved {
+            let all = self.together(access, slot, bytes.clone(), lanes);
+            if all != bytes && all.end - all.start < FAR {
+                let unlike = self.asm.label();
+                let whole = Access {
+                    bytes: access.width(),
+                    count: 1,
+                    offset: all.start as i32,
+                    ..*access
+                };
+                self.reach_bytes(&whole, held.regs[0], RAX, (all.end - all.start) as i32, unlike);
+                self.stubs.push(Stub::Unlike {
+                    from: unlike,
+                    pc: self.pc,
+                    dirty: self.unsaved(),
+                    issued: self.issued,
+                });
+                let proof = Proof {
+                    serial: held.serial,
+                    width: access.width(),
+                    bytes: all.clone(),
+                };
+                self.proved.push(proof);
+                return (true, (offset - all.start) as i32);
+            }
+            self.reach(access, held.regs[0], RAX, lanes, slow);
+            return (false, 0);
+        }
+        self.asm.lowest(RAX, held.regs[0], !access.shared);
+        if !access.shared {
+            return (proved, access.offset);
+        }
+        // A number of 32 bits may go round.
+        if access.offset != 0 {
+            self.asm.add_imm(RAX, access.offset, false);
+        }
+        self.asm.add(RAX, ctx!(shared), true);
+        (proved, 0)
+    }
+
+    /// The bytes that this access and those behind it touch from the register at `slot` on, of those that lie likewise.
+    fn together(&self, access: &Access, slot: u32, mine: Range<i64>, lanes: u32) -> Range<i64> {
+        let mut all = mine;
+        let own = &self.insts[self.pc as usize];
+        if matches!(op(own.exec), Some(Op::Load(_))) && [own.d, own.b, own.c, own.e].contains(&slot) {
+            return all;
+        }
+        for (inst, what) in self.straight() {
+            let bytes = match what {
+                Op::Load(element) => u32::from(element.bytes),
+                Op::Store(bytes) if lanes > 1 => u32::from(bytes),
+                _ => 0,
+            };
+            let other = Access::of(inst, bytes.max(4)).filter(|_| bytes > 0 && inst.a == slot);
+            if let Some(other) = other {
+                let alike = other.range == access.range
+                    && other.shared == access.shared
+                    && other.bytes == access.bytes
+                    && other.count == access.count
+                    && bytes == access.bytes
+                    && (other.offset - access.offset) % access.width() as i32 == 0;
+                if alike {
+                    let start = i64::from(other.offset);
+                    all.start = all.start.min(start);
+                    all.end = all.end.max(start + i64::from(lanes * access.width()));
+                }
+            }
+            let reads = matches!(what, Op::Store(_));
+            if !reads && [inst.d, inst.b, inst.c, inst.e].contains(&slot) {
+                break;
+            }
+        }
+        all
     }
 
     /// The interpreter's way for a load whose results are held by now, but not at home.
@@ -166,10 +274,12 @@ impl Emitter<'_> {
         let dirty = self.unsaved();
         let (slow, back) = (self.asm.label(), self.asm.label());
         let parts = if wide { 4 } else { 2 };
+        let mut sure = false;
         if even {
-            self.reach(&access, a[0], RAX, 32, slow);
+            let offset;
+            (sure, offset) = self.reach_even(&access, inst.a, &held, 32, slow);
             for (part, reg) in value.into_iter().enumerate().take(parts) {
-                self.asm.store(reg, Rm::Mem(RAX, 64 * part as i32));
+                self.asm.store(reg, Rm::Mem(RAX, offset + 64 * part as i32));
             }
         } else if self.full {
             let scattered = self.asm.label();
@@ -193,6 +303,9 @@ impl Emitter<'_> {
         self.no_poll();
         self.asm.bind(back);
         self.issued += 1;
+        if sure {
+            return;
+        }
         let again = self.wanted();
         self.stubs.push(Stub::Slow {
             from: slow,
@@ -242,21 +355,21 @@ impl Emitter<'_> {
     }
 
     /// The element at an address, in every lane.
-    fn broadcast(&mut self, wide: bool, reg: u8, at: Gp, offset: u32) {
+    fn broadcast(&mut self, wide: bool, reg: u8, at: Gp, offset: i32) {
         let broadcast = V(P66, M0F38, if wide { 0x59 } else { 0x58 }, wide);
-        self.asm.v2(broadcast, reg, Rm::Mem(at, offset as i32));
+        self.asm.v2(broadcast, reg, Rm::Mem(at, offset));
     }
 
     /// The elements of one vector register.
-    fn consecutive(&mut self, element: Element, reg: u8, at: Gp, part: u32) {
+    fn consecutive(&mut self, element: Element, reg: u8, at: Gp, offset: i32, part: u32) {
         let opcode = match (element.bytes, element.signed) {
             (1, false) => 0x31,
             (1, true) => 0x21,
             (2, false) => 0x33,
             (2, true) => 0x23,
-            _ => return self.asm.load(reg, Rm::Mem(at, 64 * part as i32)),
+            _ => return self.asm.load(reg, Rm::Mem(at, offset + 64 * part as i32)),
         };
-        let from = Rm::Mem(at, (16 * u32::from(element.bytes) * part) as i32);
+        let from = Rm::Mem(at, offset + (16 * u32::from(element.bytes) * part) as i32);
         self.asm.v2(V(P66, M0F38, opcode, false), reg, from);
     }
 
@@ -279,7 +392,7 @@ impl Emitter<'_> {
             self.halves(access, a, 16, slow);
             for (half, at) in [RAX, RCX].into_iter().enumerate() {
                 for part in 0..half_parts {
-                    self.consecutive(element, results[0][half * half_parts + part], at, part as u32);
+                    self.consecutive(element, results[0][half * half_parts + part], at, 0, part as u32);
                 }
             }
             self.asm.jump(back);
@@ -294,7 +407,12 @@ impl Emitter<'_> {
         for (n, regs) in results.iter().enumerate() {
             for (half, at) in [RAX, RCX].into_iter().enumerate() {
                 for part in 0..half_parts {
-                    self.broadcast(wide, regs[half * half_parts + part], at, n as u32 * access.bytes);
+                    self.broadcast(
+                        wide,
+                        regs[half * half_parts + part],
+                        at,
+                        (n as u32 * access.bytes) as i32,
+                    );
                 }
             }
         }
@@ -541,7 +659,10 @@ impl Emitter<'_> {
     /// The host address of the first lane of `first`, in `at`, where `lanes` elements from there on are in bounds and
     /// aligned.
     fn reach(&mut self, access: &Access, first: u8, at: Gp, lanes: u32, slow: Label) {
-        let extent = (lanes * access.width()) as i32;
+        self.reach_bytes(access, first, at, (lanes * access.width()) as i32, slow);
+    }
+
+    fn reach_bytes(&mut self, access: &Access, first: u8, at: Gp, extent: i32, slow: Label) {
         self.asm.lowest(at, first, !access.shared);
         if access.offset != 0 {
             self.asm.add_imm(at, access.offset, !access.shared);

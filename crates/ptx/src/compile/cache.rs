@@ -22,6 +22,8 @@ pub(super) struct Held {
     pub dirty: bool,
     /// When it was used last.
     stamp: u32,
+    /// Another number for each value.
+    pub serial: u32,
 }
 
 impl Held {
@@ -47,6 +49,7 @@ pub(super) struct Cache {
     pub held: Vec<Held>,
     free: Vec<u8>,
     stamp: u32,
+    serial: u32,
 }
 
 impl Cache {
@@ -55,6 +58,7 @@ impl Cache {
             held: Vec::new(),
             free: (FIRST..32).rev().collect(),
             stamp: 0,
+            serial: 0,
         }
     }
 
@@ -123,7 +127,9 @@ impl Cache {
             step,
             dirty,
             stamp: self.stamp,
+            serial: self.serial,
         });
+        self.serial += 1;
     }
 
     /// Gives up what `dead` says.
@@ -140,6 +146,7 @@ impl Cache {
     pub fn clear(&mut self) {
         *self = Cache {
             stamp: self.stamp,
+            serial: self.serial,
             ..Cache::new()
         };
     }

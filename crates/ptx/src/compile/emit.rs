@@ -85,6 +85,17 @@ pub(super) struct Emitter<'a> {
     pub pc: u32,
     /// Only the first vector register of each value is computed.
     pub one: bool,
+    /// What is known of addresses since they are held.
+    pub proved: Vec<Proof>,
+}
+
+/// From the first lane's address on, these bytes may be touched.
+pub(super) struct Proof {
+    /// Of the address, as the cache numbers values.
+    pub serial: u32,
+    /// Bytes of a lane's access: the first of them is aligned to so many.
+    pub width: u32,
+    pub bytes: std::ops::Range<i64>,
 }
 
 impl<'a> Emitter<'a> {
@@ -113,6 +124,7 @@ impl<'a> Emitter<'a> {
             facts,
             pc: 0,
             one: false,
+            proved: Vec::new(),
         }
     }
 
@@ -167,6 +179,7 @@ impl<'a> Emitter<'a> {
     fn end_segment(&mut self) {
         self.settle();
         self.cache.clear();
+        self.proved.clear();
     }
 
     /// Everything that is needed is at home, everything counted.
@@ -178,6 +191,17 @@ impl<'a> Emitter<'a> {
             held.dirty = false;
         }
         self.count();
+    }
+
+    /// Instructions behind this one that come next whatever happens, as far as they are known to.
+    pub fn straight(&self) -> impl Iterator<Item = (&Inst, Op)> {
+        let behind = self.pc as usize + 1..self.insts.len();
+        behind.map_while(|pc| {
+            let inst = &self.insts[pc];
+            let what = op(inst.exec)?;
+            let leaves = matches!(what, Op::Branch | Op::BranchIf | Op::End(_) | Op::Barrier);
+            (!leaves && self.blocks[pc].is_none()).then_some((inst, what))
+        })
     }
 
     /// What is held, has no copy at home and is needed from this instruction on.

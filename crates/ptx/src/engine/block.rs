@@ -44,6 +44,8 @@ struct Barrier {
     any: bool,
     count: u32,
     used: bool,
+    /// An instruction that came here wants a result.
+    reduces: bool,
 }
 
 /// Barriers 0 to 15 are the program's; this one is where a block's threads meet for the grid's barrier.
@@ -369,6 +371,7 @@ impl Block {
             };
         }
         if let Some(reduce) = call.reduce {
+            barrier.reduces = true;
             let bits = c.pred_signed(inst.c) & lanes;
             barrier.all &= reduce != Reduce::And || bits == lanes;
             barrier.any |= bits != 0;
@@ -421,11 +424,13 @@ impl Block {
             self.at_grid = true;
             return;
         }
-        self.meet(id);
+        if launch.timing.is_some() {
+            self.meet(id);
+        }
         self.barriers[id as usize] = Barrier::default();
         self.in_use &= !(1 << id);
         for warp in &mut self.warps {
-            for n in 0..warp.splits.len() {
+            for n in 0..if barrier.reduces { warp.splits.len() } else { 0 } {
                 let split = warp.splits[n];
                 if split.state != State::Barrier(id) {
                     continue;

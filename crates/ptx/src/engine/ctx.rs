@@ -41,7 +41,7 @@ lane! {
 pub(crate) const CHUNK: usize = 8;
 pub(crate) const CHUNKS: usize = 4;
 /// Places to remember a range of memory in. Memory instructions are numbered round, so that few of a kernel's share one.
-pub(crate) const SITES: usize = 32;
+pub(crate) const SITES: usize = 64;
 /// Every lane.
 pub(crate) const FULL: u32 = u32::MAX;
 

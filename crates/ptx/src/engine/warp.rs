@@ -546,6 +546,13 @@ impl Warp {
 
     /// Lets the splits that wait at a barrier go on.
     pub fn release(&mut self, barrier: u32) {
+        if let [only] = &mut self.splits[..] {
+            if only.state == State::Barrier(barrier) {
+                only.state = State::Ready;
+                only.pc += 1;
+            }
+            return;
+        }
         for s in &mut self.splits {
             if s.state == State::Barrier(barrier) {
                 s.state = State::Ready;

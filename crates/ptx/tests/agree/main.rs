@@ -431,6 +431,18 @@ impl Program {
             format!("{{{}}}", registers.join(", "))
         };
         let guard = self.guard();
+        // Others at the same address, before the one below.
+        if !place.contains('+') && self.random.one_in(3) {
+            for n in 1..1 + self.random.below(3) {
+                let (d, at) = (self.random.register('f'), place.trim_end_matches(']'));
+                let what = if self.random.one_in(4) { "st" } else { "ld" };
+                self.line(&if what == "ld" {
+                    format!("ld{dot}{space}.f32 {d}, {at}+{}];", 4 * n)
+                } else {
+                    format!("st{dot}{space}.f32 {at}+{}], {d};", 4 * n)
+                });
+            }
+        }
         match self.random.below(5) {
             0 if ty == "u32" => {
                 let by = self.random.below(3);
