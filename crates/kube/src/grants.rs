@@ -5,7 +5,7 @@
 
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -62,6 +62,57 @@ pub struct Signer(Ed25519KeyPair);
 /// Keys whose grants are believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Believed(Vec<[u8; 32]>);
+
+/// The files of an extender's keys, and what tells that one has changed.
+#[derive(Debug)]
+pub struct KeyFiles {
+    signer: PathBuf,
+    earlier: Option<PathBuf>,
+    stamp: Vec<Option<Stamp>>,
+}
+
+/// When a file was written, its length in bytes and its inode: a Secret's new files are other ones, perhaps of the same second.
+type Stamp = (i64, i64, u64, u64);
+
+impl KeyFiles {
+    /// The file of the key that signs, and perhaps one of public keys that signed before. Nothing is read yet.
+    #[must_use]
+    pub fn new(signer: PathBuf, earlier: Option<PathBuf>) -> Self {
+        Self {
+            signer,
+            earlier,
+            stamp: Vec::new(),
+        }
+    }
+
+    /// The keys, where a file has changed since the last call. A file that is half written has another stamp when it is whole.
+    ///
+    /// # Errors
+    /// As [`Signer::read`] and [`Believed::read`], once for each change.
+    pub fn changed(&mut self) -> Option<Result<(Signer, Believed), Fault>> {
+        let of = |path: &PathBuf| {
+            let facts = std::fs::metadata(path).ok()?;
+            Some((facts.mtime(), facts.mtime_nsec(), facts.len(), facts.ino()))
+        };
+        // Before they are read: a change meanwhile is found by the next call.
+        let stamp: Vec<Option<Stamp>> = [Some(&self.signer), self.earlier.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(of)
+            .collect();
+        if stamp == self.stamp {
+            return None;
+        }
+        self.stamp = stamp;
+        Some(self.read())
+    }
+
+    fn read(&self) -> Result<(Signer, Believed), Fault> {
+        let signer = Signer::read(&self.signer)?;
+        let earlier = self.earlier.as_deref().map(Believed::read).transpose()?;
+        Ok((signer, earlier.unwrap_or_default()))
+    }
+}
 
 impl Signer {
     /// Makes a key: its file, and that of its public key, both PEM.
@@ -357,6 +408,50 @@ mod tests {
             std::os::unix::fs::chown(with(&public, 0o644), Some(1000), None).expect("given away");
             assert!(Believed::read(&path).is_err(), "another user's");
         }
+    }
+
+    #[test]
+    fn keys_are_read_again_when_their_files_change_and_not_otherwise() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (key, earlier) = (folder.path().join("key"), folder.path().join("earlier"));
+        // As a Secret's files come: another one takes the place of the first.
+        let put = |path: &Path, text: &str, mode: u32| {
+            let new = path.with_extension("new");
+            std::fs::write(&new, text).expect("written");
+            std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(mode))
+                .expect("a mode");
+            std::fs::rename(&new, path).expect("in place");
+        };
+        let ((one, one_public), (two, two_public)) =
+            (Signer::make().expect("a key"), Signer::make().expect("a key"));
+        put(&key, &one, 0o600);
+        put(&earlier, &two_public, 0o644);
+        let mut files = KeyFiles::new(key.clone(), Some(earlier.clone()));
+        let read = |files: &mut KeyFiles| {
+            let (signer, earlier) = files.changed().expect("a change").expect("keys");
+            (signer.believed(), earlier)
+        };
+        let of = |text: &str| Believed::of(text.as_bytes()).expect("a key");
+        assert_eq!(read(&mut files), (of(&one_public), of(&two_public)));
+        assert!(files.changed().is_none());
+        put(&key, &two, 0o600);
+        put(&earlier, &one_public, 0o644);
+        assert_eq!(read(&mut files), (of(&two_public), of(&one_public)));
+        // Each of these is said once, and the one after it is read.
+        put(&key, "half a k", 0o600);
+        assert!(files.changed().expect("a change").is_err());
+        assert!(files.changed().is_none());
+        put(&key, &one, 0o644);
+        let said = files
+            .changed()
+            .expect("a change")
+            .err()
+            .expect("others may read it");
+        assert!(said.causes[0].contains("permissions"), "{said:?}");
+        std::fs::remove_file(&key).expect("removed");
+        assert!(files.changed().expect("a change").is_err());
+        put(&key, &one, 0o600);
+        assert_eq!(read(&mut files).0, of(&one_public));
     }
 
     #[test]

@@ -34,8 +34,22 @@ pub struct Extender {
     names: Mutex<std::collections::HashMap<String, (String, String)>>,
     pods: Arc<dyn Pods>,
     terms: Terms,
+    keys: RwLock<Arc<Keys>>,
+}
+
+/// What signs grants, and the keys whose grants are believed.
+struct Keys {
     signer: Signer,
     believed: Believed,
+}
+
+impl Keys {
+    fn new(signer: Signer, earlier: Believed) -> Arc<Self> {
+        Arc::new(Self {
+            believed: signer.believed().and(earlier),
+            signer,
+        })
+    }
 }
 
 impl Extender {
@@ -43,14 +57,23 @@ impl Extender {
     #[must_use]
     pub fn new(pods: Arc<dyn Pods>, terms: Terms, signer: Signer, earlier: Believed) -> Self {
         Self {
-            believed: signer.believed().and(earlier),
-            signer,
+            keys: RwLock::new(Keys::new(signer, earlier)),
             ledger: RwLock::default(),
             flying: Mutex::default(),
             names: Mutex::default(),
             pods,
             terms,
         }
+    }
+
+    /// Signs with another key from now on. What keys signed that are not among these counts no more, except for pods that it has
+    /// seen already.
+    pub fn sign_with(&self, signer: Signer, earlier: Believed) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Keys::new(signer, earlier);
+    }
+
+    fn keys(&self) -> Arc<Keys> {
+        self.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Looks at the ledger, or changes it.
@@ -93,7 +116,7 @@ impl Extender {
         if self.look(|ledger| ledger.is_confirmed(uid)) {
             return Ok(());
         }
-        match grants(pod, &self.believed) {
+        match grants(pod, &self.keys().believed) {
             Ok(Some(granted)) => {
                 self.ledger(|ledger| ledger.seen(uid, &granted.node, granted.grants));
                 self.unname(uid);
@@ -260,7 +283,7 @@ impl Extender {
                 uid: bind.uid.clone(),
                 version: pod.metadata.resource_version.clone().unwrap_or_default(),
                 node: bind.node.clone(),
-                grants: self.signer.sign(&granted)?,
+                grants: self.keys().signer.sign(&granted)?,
             };
             match self.pods.bind(&binding) {
                 Ok(()) => return Ok(()),
@@ -284,7 +307,7 @@ impl Extender {
 
     /// The pod has its node. What it has counts as the pod says, unless it is gone meanwhile.
     fn confirm(&self, uid: &str, pod: &Pod) {
-        if let Ok(Some(granted)) = grants(pod, &self.believed) {
+        if let Ok(Some(granted)) = grants(pod, &self.keys().believed) {
             self.ledger(|ledger| {
                 if ledger.is_assumed(uid) {
                     ledger.seen(uid, &granted.node, granted.grants);

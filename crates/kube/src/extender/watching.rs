@@ -16,12 +16,14 @@ use tokio_stream::StreamExt;
 use super::cluster::{Binding, Failed, Pods};
 use super::service::Extender;
 use crate::cluster::Refusal;
-use crate::grants::{GRANTS, SIGNATURE};
+use crate::grants::{GRANTS, KeyFiles, SIGNATURE};
 use crate::https::Remark;
 use crate::live::{TIMEOUT, refusal};
 
 /// The annotation that a fence writes.
 const FENCE: &str = "gpu.divvy.dev/fence";
+/// How often the files of keys are looked at.
+const KEYS: Duration = Duration::from_secs(10);
 /// How often binds without an outcome are asked about.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -223,6 +225,31 @@ pub async fn settle(extender: Arc<Extender>) {
         tokio::time::sleep(SETTLE).await;
         let extender = extender.clone();
         drop(tokio::task::spawn_blocking(move || extender.settle()).await);
+    }
+}
+
+/// Signs with what is in the files, whenever they change, for ever. Where what is there cannot be used, the keys of before stay.
+pub async fn follow_keys(mut files: KeyFiles, extender: Arc<Extender>, remark: Remark) {
+    loop {
+        tokio::time::sleep(KEYS).await;
+        look_at_keys(&mut files, &extender, &remark);
+    }
+}
+
+/// One look of [`follow_keys`].
+pub(super) fn look_at_keys(files: &mut KeyFiles, extender: &Extender, remark: &Remark) {
+    match files.changed() {
+        None => {}
+        Some(Ok((signer, earlier))) => {
+            extender.sign_with(signer, earlier);
+            remark("the keys of grants were read again");
+        }
+        Some(Err(fault)) => {
+            let cause = fault.causes.first().cloned().unwrap_or_default();
+            remark(&format!(
+                "the keys of grants were not read again: {fault}: {cause}"
+            ));
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use divvy_kube::extender::service::Extender;
-use divvy_kube::extender::watching::{LivePods, begin, follow_nodes, follow_pods, settle};
-use divvy_kube::grants::{Believed, Signer};
+use divvy_kube::extender::watching::{LivePods, begin, follow_keys, follow_nodes, follow_pods, settle};
+use divvy_kube::grants::KeyFiles;
 use divvy_kube::https::{Callers, Remark, serve};
 use divvy_kube::live;
 use divvy_model::{Code, Fault};
@@ -27,7 +27,7 @@ pub struct Args {
     /// Where it listens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:18888")]
     listen: SocketAddr,
-    /// The key that signs what pods have (PEM, by `divvy k8s grant-key`)
+    /// The key that signs what pods have (PEM, by `divvy k8s grant-key`); it is read again when it changes
     #[arg(long, value_name = "FILE")]
     grant_key: PathBuf,
     /// Public keys that have signed before: what they signed counts still
@@ -43,12 +43,12 @@ pub struct Args {
 /// Serves until it is told to end.
 pub fn run(args: &Args) -> Result<u8, Fault> {
     known(args)?;
-    let signer = Signer::read(&args.grant_key)?;
-    let earlier = args
-        .earlier_grant_keys
-        .as_deref()
-        .map(Believed::read)
-        .transpose()?;
+    let mut keys = KeyFiles::new(args.grant_key.clone(), args.earlier_grant_keys.clone());
+    // New files always count as changed.
+    let (signer, earlier) = match keys.changed() {
+        Some(read) => read?,
+        None => return Err(Fault::new(Code::Internal, "the keys of grants were not read")),
+    };
     let tls = args.serving.tls();
     if let Some(files) = &tls {
         files.read()?;
@@ -60,12 +60,7 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             live::client(None).await?,
         );
         let pods = Arc::new(LivePods::new(client.clone()));
-        let extender = Arc::new(Extender::new(
-            pods,
-            args.serving.terms()?,
-            signer,
-            earlier.unwrap_or_default(),
-        ));
+        let extender = Arc::new(Extender::new(pods, args.serving.terms()?, signer, earlier));
         let remark: Remark = Arc::new(remark);
         // What an earlier extender sent cannot land any more, and then what has landed is read.
         begin(&client, &extender).await.map_err(|refusal| {
@@ -93,6 +88,7 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             () = &mut ended => return Ok(()),
         }
         tokio::spawn(settle(extender.clone()));
+        tokio::spawn(follow_keys(keys, extender.clone(), remark.clone()));
         let listener = listen(args.listen).await?;
         serve(listener, tls, args.serving.callers(), extender, remark, ended).await
     });

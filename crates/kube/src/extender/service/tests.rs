@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use divvy_placement::fallback::Gpu;
 use proptest::prelude::*;
 
+use super::super::watching::look_at_keys;
 use super::*;
-use crate::grants::{GRANTS, SIGNATURE, Signed};
+use crate::grants::{GRANTS, KeyFiles, SIGNATURE, Signed};
 
 /// An API server: pods with versions, binds that may get lost or land late.
 #[derive(Default)]
@@ -203,6 +204,50 @@ fn filter_and_prioritize_answer_as_kube_scheduler_reads() {
         post(&extender, "/filter", &none).1["NodeNames"],
         json!(["unknown"])
     );
+}
+
+/// Keys are read again while it runs: what it signs next has the new key, and files that are no keys change nothing.
+#[test]
+fn a_changed_key_signs_the_next_bind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("key");
+    let put = |text: &str| {
+        let new = folder.path().join("new");
+        std::fs::write(&new, text).expect("written");
+        std::fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
+        std::fs::rename(&new, &path).expect("in place");
+    };
+    let ((one, one_public), (two, two_public)) =
+        (Signer::make().expect("a key"), Signer::make().expect("a key"));
+    let believed = |public: &str| Believed::of(public.as_bytes()).expect("a key");
+    put(&one);
+    let mut files = KeyFiles::new(path.clone(), None);
+    let (signer, earlier) = files.changed().expect("new").expect("a key");
+    let server = Arc::new(Server::default());
+    let extender = Extender::new(server.clone(), Terms::default(), signer, earlier);
+    extender.ledger(|ledger| ledger.node("n0", gpus(2)));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = said.clone();
+    let remark: crate::https::Remark =
+        Arc::new(move |line| heard.lock().expect("lines").push(line.to_owned()));
+    let mut signed_by = |name: &str, public: &str| {
+        look_at_keys(&mut files, &extender, &remark);
+        server.add(name, 100, 10);
+        extender.bind(&bind(name, "n0")).expect("bound");
+        let pod = server.pods.lock().expect("pods")[name].clone();
+        believed(public).granted(&pod).is_ok_and(|found| found.is_some())
+    };
+    assert!(signed_by("a", &one_public));
+    put(&two);
+    assert!(signed_by("b", &two_public));
+    put("no key");
+    assert!(signed_by("c", &two_public), "the key of before stays");
+    assert!(signed_by("d", &two_public));
+    put(&one);
+    assert!(signed_by("e", &one_public));
+    let said = said.lock().expect("lines").clone();
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said[1].contains("not read again"), "{said:?}");
 }
 
 #[test]
