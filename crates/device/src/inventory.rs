@@ -129,6 +129,7 @@ pub fn compute_instances(gpu: &DeviceFacts, state: &State) -> Vec<DeviceFacts> {
                     gpu_instance: outer_instance.id,
                     compute_instance: compute.id,
                     profile: outer,
+                    start: outer_instance.start,
                     slices: compute.slices,
                     sm_count: kind.map_or(0, |kind| kind.sm_count),
                 }),

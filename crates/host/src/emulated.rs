@@ -5,7 +5,7 @@ use std::path::Path;
 
 use divvy_device::product::spec;
 use divvy_device::{DeviceFacts, Grant, SetAsideError, Uuid};
-use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MigPlace, Vendor};
+use divvy_model::{Bytes, Code, DeviceKind, DeviceRecord, Fault, Hardware, MemorySlices, MigPlace, Vendor};
 
 /// The product that is emulated by default.
 pub const DEFAULT_EMULATED: &str = spec::DEFAULT_SPEC;
@@ -71,6 +71,10 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
         gpu_instance: instance.gpu_instance,
         compute_instance: instance.compute_instance,
         profile: Some(instance.name()),
+        memory_slices: Some(MemorySlices {
+            start: instance.start.into(),
+            count: instance.profile.size.into(),
+        }),
     });
     let hardware = (mig_mode.is_some() || instance.is_some()).then(|| {
         Box::new(Hardware {

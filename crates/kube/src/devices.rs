@@ -1,16 +1,17 @@
-//! The node's devices as ResourceSlices: each whole, and each in shares of memory, cores and slots. Both forms take the one
-//! counter of their device, so the scheduler gives out one form at a time.
+//! The node's devices as ResourceSlices: each whole, and each in shares of memory, cores and slots. Both forms take the same
+//! counters ([`crate::counters`]), so the scheduler gives out one form at a time.
 
 use std::collections::BTreeMap;
 
 use divvy_model::{DeviceKind, DeviceRecord, Vendor};
 use k8s_openapi::api::resource::v1::{
-    CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, CounterSet, Device, DeviceAttribute,
-    DeviceCapacity, DeviceCounterConsumption, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
+    CapacityRequestPolicy, CapacityRequestPolicyRange, CounterSet, Device, DeviceAttribute, DeviceCapacity,
+    DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::DRIVER;
+use crate::counters::{consumed, sets};
 use crate::quantity::{bytes, count};
 
 /// Memory is given out in multiples of so many bytes.
@@ -19,9 +20,8 @@ pub const STEP: u64 = 256 << 20;
 const SHARED: &str = "-shared";
 /// The most slices of a device where the agent says nothing.
 const SLOTS: u64 = 16;
-/// Kubernetes' bounds: devices with counters in a ResourceSlice, and sets of counters in one.
+/// Kubernetes' bound of devices with counters in a ResourceSlice.
 const MOST_DEVICES: usize = 64;
-const MOST_SETS: usize = 8;
 
 /// How a device is given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +89,12 @@ pub fn ailments(device: &DeviceRecord) -> Vec<&str> {
 /// A device's name in the pool: its UUID in a label's letters.
 #[must_use]
 pub fn name(device: &DeviceRecord) -> String {
-    let plain: String = device
-        .uuid
+    label(&device.uuid)
+}
+
+/// A UUID in a label's letters.
+pub(crate) fn label(uuid: &str) -> String {
+    let plain: String = uuid
         .to_ascii_lowercase()
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
@@ -302,12 +306,7 @@ fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<Stri
         .collect()
 }
 
-fn owner_counter() -> BTreeMap<String, Counter> {
-    [("owner".to_owned(), Counter { value: count(1) })].into()
-}
-
-fn offered(device: &DeviceRecord, form: Form, offer: Offer) -> Device {
-    let plain = name(device);
+fn offered(device: &DeviceRecord, all: &[DeviceRecord], form: Form, offer: Offer) -> Device {
     let counters = offer.shape == Shape::Both;
     let taint = || {
         vec![DeviceTaint {
@@ -316,12 +315,7 @@ fn offered(device: &DeviceRecord, form: Form, offer: Offer) -> Device {
             ..DeviceTaint::default()
         }]
     };
-    let consumes = || {
-        vec![DeviceCounterConsumption {
-            counter_set: plain.clone(),
-            counters: owner_counter(),
-        }]
-    };
+    let consumes = || vec![consumed(device, all)];
     Device {
         name: published_name(device, form),
         allow_multiple_allocations: (form == Form::Shared).then_some(true),
@@ -340,7 +334,8 @@ type Part = (String, Option<Vec<CounterSet>>, Option<Vec<Device>>);
 /// in which the scheduler tries them: shares before whole devices, each in the order of `devices` ([`crate::order`]).
 #[must_use]
 pub fn pool(owner: &Owner, devices: &[DeviceRecord], offer: Offer, generation: i64) -> Vec<ResourceSlice> {
-    let devices: Vec<&DeviceRecord> = devices
+    let all = devices;
+    let devices: Vec<&DeviceRecord> = all
         .iter()
         .filter(|device| is_offered(device) && (offer.taints || ailments(device).is_empty()))
         .collect();
@@ -352,19 +347,12 @@ pub fn pool(owner: &Owner, devices: &[DeviceRecord], offer: Offer, generation: i
     };
     let offers: Vec<Device> = forms
         .iter()
-        .flat_map(|form| devices.iter().map(|device| offered(device, *form, offer)))
+        .flat_map(|form| devices.iter().map(|device| offered(device, all, *form, offer)))
         .collect();
-    let sets: Vec<CounterSet> = devices
-        .iter()
-        .filter(|_| counters)
-        .map(|device| CounterSet {
-            name: name(device),
-            counters: owner_counter(),
-        })
-        .collect();
+    let sets = if counters { sets(&devices, all) } else { Vec::new() };
     let mut parts: Vec<Part> = Vec::new();
-    for (place, sets) in sets.chunks(MOST_SETS).enumerate() {
-        parts.push((format!("counters-{place}"), Some(sets.to_vec()), None));
+    for (place, sets) in sets.into_iter().enumerate() {
+        parts.push((format!("counters-{place}"), Some(sets), None));
     }
     for (place, offers) in offers.chunks(MOST_DEVICES).enumerate() {
         parts.push((format!("devices-{place}"), None, Some(offers.to_vec())));

@@ -21,6 +21,7 @@ pub mod authority;
 pub mod bites;
 pub mod claim;
 pub mod cluster;
+pub mod counters;
 pub mod device_plugin;
 pub mod devices;
 mod dial;

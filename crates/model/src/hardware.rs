@@ -148,6 +148,18 @@ pub struct MigPlace {
     /// Profile, `1g.10gb`, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
+    /// The memory slices of its GPU instance, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_slices: Option<MemorySlices>,
+}
+
+/// Memory slices of a GPU that a GPU instance covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemorySlices {
+    /// The first, from 0.
+    pub start: u32,
+    /// How many.
+    pub count: u32,
 }
 
 impl crate::DeviceRecord {

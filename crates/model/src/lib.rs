@@ -24,7 +24,7 @@ pub use code::Code;
 pub use compute::Compute;
 pub use device::{DeviceKind, DeviceRecord, Sharing};
 pub use fault::Fault;
-pub use hardware::{DeviceProcess, Hardware, MigPlace, PartitionState, PcieLink, Vendor};
+pub use hardware::{DeviceProcess, Hardware, MemorySlices, MigPlace, PartitionState, PcieLink, Vendor};
 pub use isolation::Isolation;
 pub use mig::{MIG_PRODUCTS, MigProduct, MigProfile, compute_parts, compute_starts};
 pub use mode::{Mode, ModeTerms, TimeSlice};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::allocate::Order;
-use crate::cluster::{Cluster, Device};
+use crate::cluster::{Cluster, Node};
 use crate::schedule::{Outcome, Terms, Why, is_whole, schedule};
 use crate::selections::Selections;
 
@@ -117,10 +117,7 @@ pub fn plan(cluster: &Cluster, options: Options) -> Plan {
     };
     let mut remarks = cluster.remarks.clone();
     remarks.extend(outcome.remarks.iter().cloned());
-    let devices = cluster
-        .nodes
-        .iter()
-        .map(|node| physical(&node.devices).len() as u64);
+    let devices = cluster.nodes.iter().map(|node| physical(node).len() as u64);
     Plan {
         nodes: cluster.nodes.len() as u64,
         devices: devices.sum(),
@@ -172,32 +169,45 @@ fn placements(cluster: &Cluster, outcome: &Outcome) -> Vec<Placement> {
     placed.collect()
 }
 
-/// A node's devices, the forms of one device together: they take the same counter.
-fn physical(devices: &[Device]) -> Vec<Vec<usize>> {
-    let mut together: Vec<Vec<usize>> = Vec::new();
-    let mut by_counter: BTreeMap<u32, usize> = BTreeMap::new();
-    for (place, device) in devices.iter().enumerate() {
-        let known = device
-            .consumes
-            .iter()
-            .find_map(|(counter, _)| by_counter.get(counter));
-        let group = known.copied().unwrap_or(together.len());
-        if group == together.len() {
-            together.push(Vec::new());
-        }
-        together[group].push(place);
-        for (counter, _) in &device.consumes {
-            by_counter.insert(*counter, group);
+/// A node's devices, those together that cannot be given out beside each other: the forms of one device. The parts of a divided GPU
+/// share counters that have room for all of them, and stand by themselves.
+fn physical(node: &Node) -> Vec<Vec<usize>> {
+    let mut takers: Vec<Vec<(usize, u64)>> = vec![Vec::new(); node.counters.len()];
+    for (place, device) in node.devices.iter().enumerate() {
+        for (counter, number) in &device.consumes {
+            takers[*counter as usize].push((place, *number));
         }
     }
-    together
+    // Each device's group, by its first member.
+    let mut first: Vec<usize> = (0..node.devices.len()).collect();
+    let root = |first: &[usize], mut place: usize| {
+        while first[place] != place {
+            place = first[place];
+        }
+        place
+    };
+    for (takers, has) in takers.iter().zip(&node.counters) {
+        for (at, (one, number)) in takers.iter().enumerate() {
+            for (other, more) in &takers[at + 1..] {
+                if number.checked_add(*more).is_none_or(|both| both > *has) {
+                    let (one, other) = (root(&first, *one), root(&first, *other));
+                    first[one.max(other)] = one.min(other);
+                }
+            }
+        }
+    }
+    let mut together: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for place in 0..node.devices.len() {
+        together.entry(root(&first, place)).or_default().push(place);
+    }
+    together.into_values().collect()
 }
 
 fn fragmentation(cluster: &Cluster, outcome: &Outcome) -> Fragmentation {
     let mut sum = Fragmentation::default();
     let mut broken = 0_u64;
     for (node, taken) in cluster.nodes.iter().zip(&outcome.taken) {
-        for forms in physical(&node.devices) {
+        for forms in physical(node) {
             let holders = |shared: bool| -> u32 {
                 let forms = forms.iter().filter(|form| node.devices[**form].shared == shared);
                 forms.map(|form| taken.devices[*form].holders).sum()
@@ -347,7 +357,7 @@ fn nodes_for_whole(cluster: &Cluster, queue: &[usize]) -> Option<usize> {
         if missing == 0 {
             break;
         }
-        missing = missing.saturating_sub(physical(&node.devices).len());
+        missing = missing.saturating_sub(physical(node).len());
         nodes += 1;
     }
     (whole > 0 && shares > 0 && nodes < cluster.nodes.len()).then_some(nodes)

@@ -17,6 +17,8 @@ pub struct Instance {
     pub compute_instance: u32,
     /// The profile of the GPU instance.
     pub profile: &'static MigProfile,
+    /// The first memory slice of the GPU instance.
+    pub start: u8,
     /// Compute slices of the compute instance.
     pub slices: u8,
     /// Its multiprocessors.

@@ -72,6 +72,7 @@ fn instances(root: &Sysroot, minor: u32, gpu: &DeviceRecord) -> Vec<DeviceRecord
                 gpu_instance,
                 compute_instance,
                 profile: None,
+                memory_slices: None,
             });
             devices.push(device);
         }

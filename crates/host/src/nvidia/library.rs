@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 use divvy_abi::nvml::client::{Client, MemoryFacts};
-use divvy_model::{Bytes, DeviceKind, DeviceProcess, DeviceRecord, Hardware, MigPlace, Vendor};
+use divvy_model::{Bytes, DeviceKind, DeviceProcess, DeviceRecord, Hardware, MemorySlices, MigPlace, Vendor};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
@@ -157,7 +157,7 @@ impl super::NvidiaLibrary for Library {
             }
         }
         let ids = match report.devices.iter().any(DeviceRecord::is_divided) {
-            true => self.instance_ids(),
+            true => self.places(),
             false => BTreeMap::new(),
         };
         let instances = report
@@ -266,15 +266,35 @@ impl Library {
         })
     }
 
-    /// GPU instance and compute instance of every MIG device, by UUID, which nvml-wrapper does not tell.
-    fn instance_ids(&self) -> BTreeMap<String, (u32, u32)> {
+    /// Which instance every MIG device is, by UUID, which nvml-wrapper does not tell.
+    fn places(&self) -> BTreeMap<String, Place> {
         let mut ids = BTreeMap::new();
         let Some(client) = self.client() else { return ids };
         for index in 0..client.device_count().unwrap_or(0) {
-            let device = client.device(index);
-            let inside = device.and_then(|device| client.mig_devices(device.handle));
-            let inside = inside.unwrap_or_default().into_iter();
-            ids.extend(inside.map(|one| (one.uuid, (one.gpu_instance, one.compute_instance))));
+            let Ok(device) = client.device(index) else {
+                continue;
+            };
+            let inside = client.mig_devices(device.handle).unwrap_or_default();
+            if inside.is_empty() {
+                continue;
+            }
+            let mut memory = BTreeMap::new();
+            for profile in client.profiles(device.handle).unwrap_or_default() {
+                let Some((_, size)) = profile.placements.first() else {
+                    continue;
+                };
+                let found = client.instances(device.handle, profile.id).unwrap_or_default();
+                let slices = |start| MemorySlices { start, count: *size };
+                memory.extend(found.into_iter().map(|one| (one.id, slices(one.start))));
+            }
+            ids.extend(inside.into_iter().map(|one| {
+                let place = Place {
+                    gpu_instance: one.gpu_instance,
+                    compute_instance: one.compute_instance,
+                    memory_slices: memory.get(&one.gpu_instance).copied(),
+                };
+                (one.uuid, place)
+            }));
         }
         ids
     }
@@ -284,7 +304,7 @@ impl Library {
         &self,
         nvml: &Nvml,
         gpu: &DeviceRecord,
-        ids: &BTreeMap<String, (u32, u32)>,
+        places: &BTreeMap<String, Place>,
     ) -> Vec<DeviceRecord> {
         let Ok(device) = nvml.device_by_uuid(gpu.uuid.as_str()) else {
             return Vec::new();
@@ -298,7 +318,7 @@ impl Library {
             let uuid = instance.uuid().ok()?;
             let memory = self.memory(&uuid)?;
             let name = instance.name().unwrap_or_else(|_| gpu.name.clone());
-            let (gpu_instance, compute_instance) = ids.get(&uuid).copied().unwrap_or_default();
+            let place = places.get(&uuid).copied().unwrap_or_default();
             Some(DeviceRecord {
                 uuid,
                 // `NVIDIA H100 80GB HBM3 MIG 1g.10gb`
@@ -306,9 +326,10 @@ impl Library {
                     vendor: Vendor::Nvidia,
                     mig_instance: Some(MigPlace {
                         gpu_uuid: gpu.uuid.clone(),
-                        gpu_instance,
-                        compute_instance,
+                        gpu_instance: place.gpu_instance,
+                        compute_instance: place.compute_instance,
                         profile: name.split_once(" MIG ").map(|(_, profile)| profile.to_owned()),
+                        memory_slices: place.memory_slices,
                     }),
                     ..Hardware::default()
                 })),
@@ -325,6 +346,14 @@ impl Library {
         });
         found.collect()
     }
+}
+
+/// Which instance of its GPU a MIG device is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    gpu_instance: u32,
+    compute_instance: u32,
+    memory_slices: Option<MemorySlices>,
 }
 
 fn absence(error: &NvmlError) -> String {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::DRIVER;
+use crate::counters::tests::{divided, instance};
 use crate::devices::tests::device;
 use crate::points;
 
@@ -95,7 +96,7 @@ impl Host for StandIn {
     }
     fn devices(&self) -> Result<Vec<DeviceRecord>, Fault> {
         self.step(Step::Slices)?;
-        Ok(vec![device(0), device(1)])
+        Ok(vec![device(0), device(1), divided(2), mig(0), mig(1)])
     }
     fn slices(&self) -> Result<Vec<SliceRecord>, Fault> {
         self.step(Step::Slices)?;
@@ -263,6 +264,14 @@ impl Bench {
 
 fn shared(index: u32) -> String {
     format!("{}-shared", crate::devices::name(&device(index)))
+}
+
+/// A MIG instance of the third GPU: 3g.40gb, or 1g.10gb.
+fn mig(number: u32) -> DeviceRecord {
+    match number {
+        0 => instance(2, (1, 0), (40, 60), (4, 4)),
+        _ => instance(2, (7, 0), (10, 16), (0, 1)),
+    }
 }
 
 fn whole(index: u32) -> String {
@@ -488,6 +497,64 @@ fn what_is_given_out_twice_is_refused() {
             .message
             .contains("alice")
     );
+}
+
+#[test]
+fn a_mig_instance_is_given_out_once_in_one_form_and_its_gpu_never() {
+    let bench = Bench::new();
+    let named = |number: u32| crate::devices::name(&mig(number));
+    let allocate = |uid: &str, device: String, share| bench.stand_in.allocate(uid, &[("a", device, share)]);
+    let first = allocate("u-1", named(0), None);
+    bench.node().prepare(&first).expect("prepared");
+    let share = |id| Some((id, 4096_u64, 10_u64));
+    let small = allocate("u-2", format!("{}-shared", named(1)), share("s1"));
+    bench
+        .node()
+        .prepare(&small)
+        .expect("another instance of the same GPU");
+    bench.check(2);
+    for (what, uid, device, share) in [
+        ("the same instance", "u-3", named(0), None),
+        (
+            "a share of it",
+            "u-4",
+            format!("{}-shared", named(0)),
+            share("s2"),
+        ),
+        ("shares, whole", "u-5", named(1), None),
+        (
+            "the same share",
+            "u-6",
+            format!("{}-shared", named(1)),
+            share("s1"),
+        ),
+        (
+            "more than the instance has",
+            "u-7",
+            format!("{}-shared", named(1)),
+            Some(("s3", 7 << 10, 0)),
+        ),
+        ("the divided GPU", "u-8", whole(2), None),
+        (
+            "an instance that is not there any more",
+            "u-9",
+            "mig-gone".into(),
+            None,
+        ),
+    ] {
+        let refused = bench
+            .node()
+            .prepare(&allocate(uid, device, share))
+            .expect_err(what);
+        assert_eq!(refused.code, Code::Claim, "{what}");
+        bench.check(2);
+    }
+    bench.node().unprepare(&first).expect("taken back");
+    bench
+        .node()
+        .prepare(&allocate("u-4", format!("{}-shared", named(0)), share("s2")))
+        .expect("it is free");
+    bench.check(2);
 }
 
 #[test]

@@ -65,10 +65,16 @@ impl Model {
         let claims: Vec<Named> = (0..CLAIMS)
             .map(|number| {
                 let (id, uid) = (format!("s{number}"), format!("u-{number}"));
-                let share = Some((&*id, 20 << 10, 16));
-                bench
-                    .stand_in
-                    .allocate(&uid, &[("a", shared(number as u32 % 2), share)])
+                // Two GPUs in shares, and two MIG instances: one in shares, and one whole.
+                let (device, share) = match number {
+                    2 => (
+                        format!("{}-shared", crate::devices::name(&mig(0))),
+                        Some((&*id, 20 << 10, 16)),
+                    ),
+                    5 => (crate::devices::name(&mig(1)), None),
+                    _ => (shared(number as u32 % 2), Some((&*id, 20 << 10, 16))),
+                };
+                bench.stand_in.allocate(&uid, &[("a", device, share)])
             })
             .collect();
         let kept = claims
