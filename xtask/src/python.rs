@@ -62,6 +62,12 @@ pub fn nova() -> anyhow::Result<()> {
     environment(&workspace_root().join("target/nova"), &list)
 }
 
+/// Makes `target/policies` with the package of tests/policies/requirements.txt: CEL, which the chart's policies are written in.
+pub fn policies() -> anyhow::Result<()> {
+    let list = workspace_root().join("tests/policies/requirements.txt");
+    environment(&workspace_root().join("target/policies"), &list)
+}
+
 /// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
 /// finished with the same list.
 pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {

@@ -142,6 +142,7 @@ pub fn for_tests() -> anyhow::Result<()> {
     }
     python::compiler()?;
     python::nova()?;
+    python::policies()?;
     // The index of Python packages has its sources only, which would have to be run to be installed.
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;

@@ -11,12 +11,13 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
     "examples/cuda",
     "examples/python",
     "tests/jobs",
     "tests/nova",
     "tests/numba",
+    "tests/policies",
     "tests/tools",
     "xtask/src/deny",
     "xtask/src/dist",
