@@ -1,6 +1,9 @@
 //! A stand-in for the Kubernetes API server, as far as the DRA driver asks one: a node, ResourceSlices and ResourceClaims over
 //! HTTP. ResourceSlices are held to the published types and to the rules that Kubernetes 1.36 checks; feature gates that are off
-//! drop their fields without a word, as on 1.34.
+//! drop their fields without a word, as on 1.34. Other objects are kept as they come, and a scheduler is played: [`crate::scheduler`].
+//!
+//! Checked against: the types of k8s-openapi 0.29 (feature v1_36), made from Kubernetes' published OpenAPI, and what a 1.36.2
+//! cluster did; docs/testing.md has the list.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,6 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde_json::{Value, json};
+
+use crate::scheduler::Objects;
 
 /// See the module.
 pub struct ApiServer {
@@ -23,6 +28,8 @@ struct Held {
     claims: BTreeMap<String, Value>,
     pods: Vec<Value>,
     events: Vec<Value>,
+    /// All else, and what a scheduler does with it.
+    objects: Objects,
     version: u64,
     /// Whether DRAConsumableCapacity and DRAPartitionableDevices are off.
     old: bool,
@@ -30,7 +37,7 @@ struct Held {
     calls: Vec<String>,
 }
 
-type Answer = (u16, Value);
+pub(crate) type Answer = (u16, Value);
 
 impl ApiServer {
     /// Serves until the test ends. An `old` one has its feature gates off.
@@ -166,7 +173,7 @@ impl Held {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         match (method, parts.as_slice()) {
-            ("GET", ["api", "v1", "nodes", name]) => {
+            ("GET", ["api", "v1", "nodes", name]) if self.objects.get(&parts.join("/")).is_none() => {
                 self.calls.push("get nodes".into());
                 (
                     200,
@@ -186,7 +193,11 @@ impl Held {
                 ],
             ) => {
                 self.calls.push("get resourceclaims".into());
-                match self.claims.get(*name) {
+                match self
+                    .claims
+                    .get(*name)
+                    .or_else(|| self.objects.get(&parts.join("/")))
+                {
                     Some(claim) => (200, claim.clone()),
                     None => refusal(404, "NotFound", &format!("resourceclaims \"{name}\" not found")),
                 }
@@ -196,7 +207,12 @@ impl Held {
                 let is_it = |pod: &&Value| {
                     pod["metadata"]["namespace"] == *namespace && pod["metadata"]["name"] == *name
                 };
-                match self.pods.iter().find(is_it) {
+                match self
+                    .pods
+                    .iter()
+                    .find(is_it)
+                    .or_else(|| self.objects.get(&parts.join("/")))
+                {
                     Some(pod) => (200, pod.clone()),
                     None => refusal(404, "NotFound", &format!("pods \"{name}\" not found")),
                 }
@@ -220,12 +236,14 @@ impl Held {
                     .contains("dryRun=All")
                     .then(|| (self.slices.clone(), self.version));
                 let answer = self.slice(method, rest, body);
-                if let Some(before) = before {
-                    (self.slices, self.version) = before;
+                match before {
+                    Some(before) => (self.slices, self.version) = before,
+                    None if method != "GET" => self.objects.settle(&self.slices),
+                    None => {}
                 }
                 answer
             }
-            _ => refusal(404, "NotFound", &format!("no {method} of {path}")),
+            (method, parts) => self.objects.answer(method, parts, body, &self.slices),
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Driver {
     process: Child,
     kubelet: PathBuf,
     log: PathBuf,
+    /// That of the claims.
+    namespace: String,
 }
 
 /// What the driver answers of a device.
@@ -38,6 +40,11 @@ pub struct Device {
 impl Driver {
     /// `divvy k8s dra-plugin`, waited for until the kubelet can find it.
     pub fn start(host: &Host, server: &ApiServer) -> Self {
+        Self::start_at(host, &server.kubeconfig(host.folder()), "node-a", "default")
+    }
+
+    /// The same in any cluster, as this node's driver. Claims are of this namespace.
+    pub fn start_at(host: &Host, kubeconfig: &Path, node: &str, namespace: &str) -> Self {
         let kubelet = host.folder().join("kubelet");
         // What a kubelet makes when it starts.
         for own in ["plugins", "plugins_registry"] {
@@ -45,12 +52,12 @@ impl Driver {
         }
         let log = host.folder().join("driver.log");
         let _earlier = std::fs::remove_file(kubelet.join("plugins_registry/gpu.divvy.dev-reg.sock"));
-        let mut command = host.divvy(["k8s", "dra-plugin", "--node", "node-a", "--kubelet-dir"]);
+        let mut command = host.divvy(["k8s", "dra-plugin", "--node", node, "--kubelet-dir"]);
         command
             .arg(&kubelet)
             .arg("--cdi-directory")
             .arg(host.folder().join("cdi"))
-            .env("KUBECONFIG", server.kubeconfig(host.folder()))
+            .env("KUBECONFIG", kubeconfig)
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&log).expect("a log"));
         for proxy in [
@@ -67,6 +74,7 @@ impl Driver {
             process: command.spawn().expect("divvy starts"),
             kubelet,
             log,
+            namespace: namespace.to_owned(),
         };
         until("the driver listens", || {
             let said = driver.said();
@@ -116,7 +124,13 @@ impl Driver {
 
     fn claims(&self, version: &str, method: &str, claims: &[(&str, &str)]) -> Result<Vec<u8>, String> {
         let request = claims.iter().fold(Writer::default(), |request, (name, uid)| {
-            request.message(1, Writer::default().text(1, "default").text(2, uid).text(3, name))
+            request.message(
+                1,
+                Writer::default()
+                    .text(1, &self.namespace)
+                    .text(2, uid)
+                    .text(3, name),
+            )
         });
         let socket = self.kubelet.join("plugins/gpu.divvy.dev/dra.sock");
         let path = format!("/k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin/{method}");
@@ -155,8 +169,13 @@ impl Driver {
 
     /// Begins to have a claim prepared, and does not wait for the answer.
     pub fn begin_prepare(&self, name: &str, uid: &str) {
-        let request =
-            Writer::default().message(1, Writer::default().text(1, "default").text(2, uid).text(3, name));
+        let request = Writer::default().message(
+            1,
+            Writer::default()
+                .text(1, &self.namespace)
+                .text(2, uid)
+                .text(3, name),
+        );
         let socket = self.kubelet.join("plugins/gpu.divvy.dev/dra.sock");
         let path = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
         let _left = ask(&socket, "localhost", path, &request.into_bytes());

@@ -7,6 +7,7 @@ mod agent;
 mod attach;
 mod audit;
 mod clients;
+mod cluster;
 mod coexistence;
 mod command;
 mod compute;
