@@ -286,10 +286,10 @@ fn a_pod_with_a_node_name_has_claims_that_are_never_allocated() {
 /// Row: many pods of 5 % each are all placed, and devices fill in their order. DIVVY_TEST_CLUSTER_PODS says how many.
 #[test]
 fn many_small_pods_fill_devices_in_their_order() {
-    const SLOTS: usize = 16;
+    const EACH: usize = 20;
     let pods: usize =
         std::env::var("DIVVY_TEST_CLUSTER_PODS").map_or(24, |count| count.parse().expect("a number"));
-    let bench = Bench::new(&format!("h100*{}", pods.div_ceil(SLOTS)));
+    let bench = Bench::new(&format!("h100*{}", pods.div_ceil(EACH)));
     let order: Vec<String> = bench
         .cluster
         .published(DRIVER)
@@ -309,7 +309,7 @@ fn many_small_pods_fill_devices_in_their_order() {
             .expect("it is published")] += 1;
     }
     let full: Vec<usize> = (0..order.len())
-        .map(|place| (pods - place * SLOTS).min(SLOTS))
+        .map(|place| (pods - place * EACH).min(EACH))
         .collect();
     assert_eq!(found, full);
 }
