@@ -112,6 +112,29 @@ mod tests {
     use super::*;
     use crate::grpc::podresources as wire;
 
+    /// It takes connections, and says nothing at all or stops after HTTP/2's first words.
+    #[tokio::test]
+    async fn a_kubelet_that_never_answers_is_given_up() {
+        use tokio::io::AsyncWriteExt as _;
+
+        for settings in [&[][..], &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let socket = folder.path().join("kubelet.sock");
+            let listener = tokio::net::UnixListener::bind(&socket).expect("a socket");
+            let kubelet = tokio::spawn(async move {
+                let mut kept = Vec::new();
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    stream.write_all(settings).await.expect("written");
+                    kept.push(stream);
+                }
+            });
+            let asked = tokio::time::timeout(std::time::Duration::from_secs(60), Pods::ask(&socket));
+            let fault = asked.await.expect("it is given up").expect_err("no answer");
+            assert_eq!(fault.code, Code::Kubelet);
+            kubelet.abort();
+        }
+    }
+
     #[test]
     fn slices_are_found_with_their_pods() {
         let claim = wire::DynamicResource {

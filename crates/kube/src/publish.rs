@@ -627,6 +627,35 @@ mod tests {
         );
     }
 
+    /// A full etcd refuses each write, and an admission policy those of another node. The next look after that writes the pool.
+    #[test]
+    fn a_server_that_can_write_nothing_is_asked_again() {
+        let server = StandIn::default();
+        let mut publisher = Publisher::new(&server, "node", 100);
+        publisher.publish_if_due(&[device(0)]).expect("published");
+        let held = || server.slices.lock().expect("a lock").clone();
+        let before = held();
+        for why in ["etcdserver: mvcc: database space exceeded", "denied by a policy"] {
+            *server.denied.lock().expect("a lock") = Some(Refusal::Other(why.into()));
+            for _ in 0..3 {
+                let refused = publisher.publish_if_due(&[device(0), device(1)]).expect_err(why);
+                assert_eq!(refused.to_string(), why);
+                assert_eq!(held(), before, "what is there stays");
+            }
+        }
+        *server.denied.lock().expect("a lock") = None;
+        assert!(
+            publisher
+                .publish_if_due(&[device(0), device(1)])
+                .expect("published")
+                .changed
+        );
+        let devices = held()
+            .into_iter()
+            .flat_map(|slice| slice.spec.devices.unwrap_or_default());
+        assert_eq!(devices.count(), 4);
+    }
+
     #[test]
     fn what_the_server_drops_is_seen_and_said() {
         for (no_capacity, no_counters, strict, shape, named) in [
