@@ -242,6 +242,12 @@ impl Authority {
         (kept.trim() == hex(certificate)).then(|| name.to_owned())
     }
 
+    /// Whether a client of this name was invited and not forgotten.
+    #[must_use]
+    pub fn is_invited(&self, name: &str) -> bool {
+        self.client_file(name).is_ok_and(|file| file.is_file())
+    }
+
     fn client_file(&self, name: &str) -> Result<PathBuf, Fault> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let edge = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
@@ -423,7 +429,9 @@ mod tests {
         assert_eq!(authority.client(new.certificate()).as_deref(), Some("laptop"));
         let server = authority.server(a_year()).unwrap();
         assert_eq!(authority.client(server.certificate()), None);
+        assert!(authority.is_invited("laptop") && !authority.is_invited("desk") && !authority.is_invited(""));
         assert_eq!(authority.forget("laptop"), Ok(true));
+        assert!(!authority.is_invited("laptop"));
         assert_eq!(authority.client(new.certificate()), None);
         assert_eq!(authority.forget("laptop"), Ok(false));
         for wrong in ["", "../x", "A", "a.b", "-a", "a-", &"a".repeat(41)] {

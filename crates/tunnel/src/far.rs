@@ -16,6 +16,7 @@ use divvy_model::{Code, Fault};
 use divvy_remote::stream::Frames;
 use divvy_remote::wire::{Header, Sort};
 use divvy_remote::{Connector, LocalConnector, Transport};
+use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::allowance::Allowance;
@@ -90,6 +91,8 @@ struct Relay {
 /// A client's slice.
 struct Session {
     client: String,
+    /// What opened it: the slice's threads show the same one, also once the client was invited again.
+    certificate: CertificateDer<'static>,
     slot: Box<dyn Slot>,
     programs: Mutex<Programs>,
     ended: AtomicBool,
@@ -298,13 +301,15 @@ fn refused(fault: Fault) -> Answer {
 impl Relay {
     fn connection(&self, socket: TcpStream, newcomer: Newcomer) -> io::Result<()> {
         let tls = tls::accepted(socket, Arc::clone(&self.config))?;
-        let client = tls
+        let certificate = tls
             .client_certificate()
-            .and_then(|certificate| self.authority.client(certificate));
+            .map(|certificate| certificate.clone().into_owned());
         let mut frames = Frames::new(tls, talk::MOST);
         say(&mut frames, &Greeting::ours())?;
         let wanted: Ask = hear(&mut frames)?;
-        let Some(client) = client else {
+        let shown =
+            certificate.and_then(|certificate| Some((self.client(&certificate, &wanted)?, certificate)));
+        let Some((client, certificate)) = shown else {
             let fault = Fault::new(
                 Code::RemoteIdentity,
                 "the server has forgotten this host's invitation, or has made a newer one",
@@ -327,13 +332,36 @@ impl Relay {
                 };
                 say(&mut frames, &answer)
             }
-            Ask::Open(wanted) => self.open(frames, client, wanted),
-            Ask::Thread { session, program } => self.thread(frames, &client, &session, program),
+            Ask::Open(wanted) => self.open(frames, client, certificate, wanted),
+            Ask::Thread { session, program } => self.thread(frames, &certificate, &session, program),
         }
     }
 
+    /// The client that shows this certificate, if it counts for what is asked. A slice outlives the certificate that opened
+    /// it: a newer one of that client's, which has a place still, ends no program.
+    fn client(&self, certificate: &CertificateDer<'_>, wanted: &Ask) -> Option<String> {
+        if let Ask::Thread { session, .. } = wanted
+            && let Some(session) = self.session(session, certificate)
+        {
+            return (self.authority.is_invited(&session.client)).then(|| session.client.clone());
+        }
+        self.authority.client(certificate)
+    }
+
+    /// The slice of this name, if this certificate opened it.
+    fn session(&self, name: &str, certificate: &CertificateDer<'_>) -> Option<Arc<Session>> {
+        let session = lock(&self.sessions).get(name).map(Arc::clone);
+        session.filter(|session| session.certificate == *certificate)
+    }
+
     /// Makes a slice, and keeps it as long as the connection lasts.
-    fn open(&self, mut frames: Frames<Network>, client: String, wanted: Wanted) -> io::Result<()> {
+    fn open(
+        &self,
+        mut frames: Frames<Network>,
+        client: String,
+        certificate: CertificateDer<'static>,
+        wanted: Wanted,
+    ) -> io::Result<()> {
         let Some(_place) = PlaceOf::take(&self.slices, &client, MOST_SLICES, MOST_CONNECTIONS) else {
             let fault = Fault::new(
                 Code::Busy,
@@ -348,6 +376,7 @@ impl Relay {
         };
         let session = Arc::new(Session {
             client,
+            certificate,
             slot,
             programs: Mutex::default(),
             ended: AtomicBool::new(false),
@@ -401,19 +430,18 @@ impl Relay {
     fn thread(
         &self,
         mut frames: Frames<Network>,
-        client: &str,
+        certificate: &CertificateDer<'_>,
         session: &str,
         number: u64,
     ) -> io::Result<()> {
-        let session = lock(&self.sessions).get(session).map(Arc::clone);
-        let Some(session) = session.filter(|session| session.client == client) else {
+        let Some(session) = self.session(session, certificate) else {
             let fault = Fault::new(Code::UnknownSlice, "the slice has ended");
             return say(&mut frames, &refused(fault));
         };
         let program = match session.program(number) {
             Ok(program) => program,
             Err(fault) => {
-                self.host.log(&format!("{client}: {fault}"));
+                self.host.log(&format!("{}: {fault}", session.client));
                 return say(&mut frames, &refused(fault));
             }
         };

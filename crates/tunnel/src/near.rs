@@ -372,14 +372,16 @@ impl Shared {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
             match self.connect(program) {
-                Err(Lost) if program.is_open() && Instant::now() < deadline => std::thread::sleep(RETRY),
-                made => return made,
+                Err(Failed::Now(Lost)) if program.is_open() && Instant::now() < deadline => {
+                    std::thread::sleep(RETRY);
+                }
+                made => return made.map_err(|_| Lost),
             }
         }
     }
 
     /// A connection for one thread, tried once.
-    fn connect(&self, program: &Program) -> Result<StreamTransport<Network>, Lost> {
+    fn connect(&self, program: &Program) -> Result<StreamTransport<Network>, Failed> {
         let Link {
             address,
             config,
@@ -390,19 +392,37 @@ impl Shared {
             session: session.clone(),
             program: program.number,
         };
-        let Ok(Answer::Thread { capacity }) = ask(address, &mut frames, &thread) else {
-            return Err(Lost);
+        let capacity = match ask(address, &mut frames, &thread) {
+            Ok(Answer::Thread { capacity }) => capacity,
+            Ok(Answer::Refused { fault }) if fault.code == Code::RemoteIdentity => {
+                return Err(Failed::ForGood);
+            }
+            _ => return Err(Lost.into()),
         };
         frames.stream().carries().map_err(|_| Lost)?;
         let closer = frames.stream().socket().try_clone().map_err(|_| Lost)?;
         let mut connections = lock(&program.connections);
         if program.ended.load(Ordering::Acquire) {
-            return Err(Lost);
+            return Err(Lost.into());
         }
         // Those whose other end is closed need no end.
         connections.retain(|connection| connection.peer_addr().is_ok());
         connections.push(closer);
         Ok(StreamTransport::over(frames, MESSAGE.min(capacity as usize)))
+    }
+}
+
+/// Why a connection was not made.
+enum Failed {
+    /// Another try may make it.
+    Now(Lost),
+    /// The server has forgotten this host.
+    ForGood,
+}
+
+impl From<Lost> for Failed {
+    fn from(lost: Lost) -> Self {
+        Self::Now(lost)
     }
 }
 

@@ -354,6 +354,32 @@ fn a_cut_during_transfers_ends_the_device() {
 }
 
 #[test]
+fn a_program_starts_threads_until_its_host_is_forgotten() {
+    alone("a_program_starts_threads_until_its_host_is_forgotten", || {
+        let site = Site::new();
+        let old = site.invite();
+        let session = Session::open(&site.address, &old, &Wanted::default(), || {}).unwrap();
+        let relay = session.relay(site.folder.path()).unwrap();
+        let connector = LocalConnector::new(relay.socket().to_owned());
+        assert!(divvy_remote::client::connect(Box::new(connector), |_| {}));
+        start();
+        let on_a_new_thread = || std::thread::spawn(free).join().unwrap();
+
+        // Invited again: what runs goes on, and the old certificate opens nothing more.
+        site.invite();
+        assert_eq!(on_a_new_thread(), CUDA_ERROR_INVALID_CONTEXT);
+        assert_eq!(refusal(&site, &old).code, Code::RemoteIdentity);
+        let second = Session::open(&site.address, &old, &Wanted::default(), || {}).map(drop);
+        assert_eq!(second.map_err(|fault| fault.code), Err(Code::RemoteIdentity));
+
+        // Forgotten: threads that have a connection go on, and new ones get none.
+        site.authority().forget("laptop").unwrap();
+        assert_eq!(free(), CUDA_SUCCESS);
+        assert_eq!(on_a_new_thread(), CUDA_ERROR_DEVICE_UNAVAILABLE);
+    });
+}
+
+#[test]
 fn a_cut_while_nothing_runs_ends_the_slice() {
     let site = Site::new();
     let wire = Wire::to(&site.address);
