@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tenants import slices, until
 
 HERE = Path(__file__).parent
 
@@ -38,6 +41,15 @@ def free_port() -> int:
         return port
 
 
+def begin_loopback() -> None:
+    """Starts the loopback interface, which a new network namespace has and leaves down."""
+    form, read, write, is_up = "16sh22x", 0x8913, 0x8914, 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        flags = struct.unpack(form, fcntl.ioctl(any_socket, read, struct.pack(form, b"lo", 0)))[1]
+        if not flags & is_up:
+            fcntl.ioctl(any_socket, write, struct.pack(form, b"lo", flags | is_up))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[dict[str, Any]]:
     """A head with two emulated devices, which this process is connected to as a driver with slices."""
@@ -45,6 +57,7 @@ def cluster() -> Iterator[dict[str, Any]]:
 
     import divvy_jobs.ray
 
+    begin_loopback()
     port, metrics = free_port(), free_port()
     # Short: Ray puts sockets there, and their paths are long.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
@@ -59,10 +72,23 @@ def cluster() -> Iterator[dict[str, Any]]:
             environment = divvy_jobs.ray.runtime_env(metrics_s=0.5, wait_s=60)
             environment["env_vars"] = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
             library.init(address=address, runtime_env=environment, log_to_driver=False)
-            yield {"address": address, "metrics": metrics, "library": library, "folder": folder}
+            yield {
+                "address": address,
+                "metrics": metrics,
+                "library": library,
+                "folder": folder,
+                "environment": environment,
+            }
         finally:
             library.shutdown()
             end(folder, session)
+
+
+@pytest.fixture
+def library(cluster: dict[str, Any]) -> Any:
+    """Ray, with nothing of the test before left in slices."""
+    until("the slices of the test before end", lambda: not slices())
+    return cluster["library"]
 
 
 def end(folder: str, session: str) -> None:

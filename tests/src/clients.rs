@@ -65,6 +65,13 @@ pub fn jobs_python() -> Option<PathBuf> {
     require(python.exists(), "JupyterHub (cargo xtask setup)").then_some(python)
 }
 
+/// The interpreter with Ray, whose packages are those of tests/ray/requirements.txt; nothing when it was not set up and need not
+/// be.
+pub fn ray_python() -> Option<PathBuf> {
+    let python = workspace().join("target/ray/bin/python");
+    require(python.exists(), "Ray (cargo xtask setup)").then_some(python)
+}
+
 /// JupyterHub's proxy, a program for node; nothing when it was not set up and need not be.
 pub fn hub_proxy() -> Option<PathBuf> {
     let proxy = workspace()

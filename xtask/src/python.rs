@@ -68,6 +68,12 @@ pub fn policies() -> anyhow::Result<()> {
     environment(&workspace_root().join("target/policies"), &list)
 }
 
+/// Makes `target/ray` with the packages of tests/ray/requirements.txt: Ray and Ray Serve.
+pub fn ray() -> anyhow::Result<()> {
+    let list = workspace_root().join("tests/ray/requirements.txt");
+    environment(&workspace_root().join("target/ray"), &list)
+}
+
 /// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
 /// finished with the same list.
 pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {

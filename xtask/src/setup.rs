@@ -147,6 +147,7 @@ pub fn for_tests() -> anyhow::Result<()> {
     let gpustat = debian::unpack("gpustat", Release::Trixie, "contrib")?;
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;
     python::jobs()?;
+    python::ray()?;
     proxy()?;
     if !is_installed("parallel") {
         debian::install(&["parallel"], "the examples for GNU parallel")?;

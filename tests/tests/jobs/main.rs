@@ -7,3 +7,4 @@ mod hub;
 mod package;
 mod plain;
 mod python;
+mod ray;

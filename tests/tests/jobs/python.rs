@@ -35,12 +35,23 @@ pub fn command(host: &Host, python: &Path, program: impl AsRef<std::ffi::OsStr>)
 
 /// Runs a file with this interpreter: all of its tests, of which none may be left out.
 pub fn tests(host: &Host, python: &Path, file: &str, prepare: impl FnOnce(&mut Command)) {
+    tests_behind(host, python, &[], file, prepare);
+}
+
+/// The same behind a command, as `unshare --net`, whose last argument pytest's command is.
+pub fn tests_behind(
+    host: &Host,
+    python: &Path,
+    before: &[&str],
+    file: &str,
+    prepare: impl FnOnce(&mut Command),
+) {
     let path = folder().join("tests").join(file);
     let text = std::fs::read_to_string(&path).expect("a file of tests");
     let count = text.lines().filter(|line| line.starts_with("def test_")).count();
     let mut pytest = command(host, python, "timeout");
     // A hub that hangs must not hang the suite.
-    pytest.args(["--kill-after=10", "300"]).arg(python);
+    pytest.args(["--kill-after=10", "300"]).args(before).arg(python);
     pytest.args([
         "-m",
         "pytest",

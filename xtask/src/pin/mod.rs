@@ -11,13 +11,14 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "examples/cuda",
     "examples/python",
     "tests/jobs",
     "tests/nova",
     "tests/numba",
     "tests/policies",
+    "tests/ray",
     "tests/tools",
     "xtask/src/deny",
     "xtask/src/dist",
