@@ -198,11 +198,13 @@ fn architecture(compute_capability: &str) -> &'static str {
 /// NVIDIA's names where NVIDIA's driver has one, so that selectors carry over; ours beside them.
 fn attributes(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceAttribute> {
     let facts = device.hardware.as_deref();
-    let kind = match (device.kind, form) {
-        (DeviceKind::Mig, Form::Whole) => "mig",
-        (DeviceKind::Mig, Form::Shared) => "mig-shared",
-        (_, Form::Whole) => "gpu",
-        (_, Form::Shared) => "gpu-shared",
+    // An emulated instance is of another kind, and is one all the same.
+    let is_mig = device.kind == DeviceKind::Mig || device.mig_instance().is_some();
+    let kind = match (is_mig, form) {
+        (true, Form::Whole) => "mig",
+        (true, Form::Shared) => "mig-shared",
+        (false, Form::Whole) => "gpu",
+        (false, Form::Shared) => "gpu-shared",
     };
     let emulated = device.kind == DeviceKind::Emulated;
     let vendor = match facts.map(|facts| facts.vendor) {

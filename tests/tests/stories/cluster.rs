@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use divvy_placement::quantity::whole;
 use divvy_tests::cluster::{Cluster, SWITCH};
 use divvy_tests::dra::Driver;
-use divvy_tests::host::{Host, stderr};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::wait::until;
 use serde_json::{Value, json};
 
@@ -44,7 +44,11 @@ struct Bench {
 
 impl Bench {
     fn new(specification: &str) -> Self {
-        let (cluster, host) = (Cluster::start(), Host::with_devices(specification));
+        Self::on(Host::with_devices(specification))
+    }
+
+    fn on(host: Host) -> Self {
+        let cluster = Cluster::start();
         let driver = Driver::start_at(&host, cluster.kubeconfig(), &cluster.node, &cluster.namespace);
         let ours = format!("device.driver == '{DRIVER}'");
         let slice = cluster.class(
@@ -263,6 +267,73 @@ fn taints_and_the_order_of_devices_count() {
         gone.then_some(())
     });
     assert!(cluster.find_pod("first").is_some());
+}
+
+/// The instances of a divided GPU are given out at once, each in one form: they take their parts of its counters.
+#[test]
+fn mig_instances_of_one_gpu_are_given_out_beside_each_other() {
+    let host = Host::new();
+    let instances = "3g.40gb,2g.20gb,1g.10gb:6";
+    let divided = ["mig", "apply", "--device", "0", "--yes", "--instances", instances];
+    succeeded(&finish(&mut host.divvy(divided)));
+    let bench = Bench::on(host);
+    let published = bench.cluster.published(DRIVER);
+    let takes = |kind: &str, profile: &str| -> Vec<String> {
+        let of = |one: &&Value, name: &str| one["attributes"][name]["string"].as_str().map(str::to_owned);
+        let found = published.iter().find(|one| {
+            of(one, "type").as_deref() == Some(kind) && of(one, "profile").as_deref() == Some(profile)
+        });
+        let consumed = found.expect("it is published")["consumesCounters"][0]["counters"].clone();
+        consumed.as_object().expect("counters").keys().cloned().collect()
+    };
+    for (profile, slices) in [("3g.40gb", 4), ("2g.20gb", 2), ("1g.10gb", 1)] {
+        let names = takes("mig", profile);
+        assert_eq!(
+            names
+                .iter()
+                .filter(|name| name.starts_with("memory-slice-"))
+                .count(),
+            slices,
+            "{names:?}"
+        );
+        assert!(names.contains(&"memory".to_owned()) && names.contains(&"multiprocessors".to_owned()));
+        assert_eq!(takes("mig-shared", profile), names);
+    }
+    let class = bench
+        .cluster
+        .class("mig", &format!("device.driver == '{DRIVER}'"), None);
+    let of = |kind: &str, profile: &str| {
+        let here = format!("device.attributes['{DRIVER}']");
+        let expression = format!("{here}.type == '{kind}' && {here}.profile == '{profile}'");
+        json!({"deviceClassName": class, "selectors": [{"cel": {"expression": expression}}]})
+    };
+    bench.asks("large", &of("mig", "3g.40gb"));
+    bench.asks("middle", &of("mig", "2g.20gb"));
+    let mut part = of("mig-shared", "1g.10gb");
+    part["capacity"] = json!({"requests": {"memory": "2Gi", "cores": "20"}});
+    for name in ["small", "beside"] {
+        bench.asks(name, &part);
+    }
+    for claim in ["large", "middle", "small", "beside"] {
+        assert_eq!(bench.cluster.allocated(claim).len(), 1);
+        // Containers cannot have an instance of an emulated device, and the pod's event says so.
+        let refused = bench.prepare(claim).expect_err("an emulated instance");
+        assert!(refused.contains("D0040"), "{refused}");
+        assert!(bench.host.slices().is_empty());
+    }
+    // The other form of each, and the same one again.
+    let mut half = of("mig-shared", "3g.40gb");
+    half["capacity"] = json!({"requests": {"memory": "1Gi"}});
+    for (name, exactly) in [
+        ("half", &half),
+        ("whole", &of("mig", "1g.10gb")),
+        ("again", &of("mig", "2g.20gb")),
+    ] {
+        bench.asks(name, exactly);
+        bench.cluster.pending(name, name);
+    }
+    bench.delete("large");
+    assert_eq!(bench.cluster.allocated("half").len(), 1);
 }
 
 /// Row: a pod whose author chose the node has claims that no scheduler allocates, and the driver says so to the kubelet.
