@@ -1,12 +1,13 @@
 //! Functions of the program that the device's work calls: the server asks for them, and a thread here runs them.
 //!
 //! The thread starts with the first such function. It takes no signals, which are the program's. A server can only name
-//! functions that the program has given it.
+//! functions that the program has given it, with the data and for the kind of call that it gave, and no more often than
+//! the program may expect.
 #![allow(non_snake_case)]
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::sync::{Mutex, Once, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use divvy_abi::*;
 
@@ -19,8 +20,53 @@ use crate::wire::by_hand::{
     USER_OBJECT,
 };
 
-/// Addresses of the functions that a server may name.
-static KNOWN: OfProcess<Mutex<BTreeSet<usize>>> = OfProcess::new();
+/// What a program gave: the kind of the function, its address, and its data.
+type Given = (u8, u64, u64);
+
+/// The calls that a server may ask for: how many are left of each. A function that a graph may have runs at each launch.
+#[derive(Default)]
+struct Calls(BTreeMap<Given, u64>);
+
+impl Calls {
+    /// How many calls a program expects of a function of this kind that it gives once.
+    fn of(kind: u8) -> u64 {
+        match kind {
+            CALLBACK_STREAM | CALLBACK_DESTROY => 1,
+            // A stream that captures makes it a node of a graph.
+            _ => u64::MAX,
+        }
+    }
+
+    fn add(&mut self, given: Given) {
+        let left = self.0.entry(given).or_default();
+        *left = left.saturating_add(Self::of(given.0));
+    }
+
+    /// Uses one call up. Whether there was one.
+    fn take(&mut self, given: Given) -> bool {
+        let Some(left) = self.0.get_mut(&given) else {
+            return false;
+        };
+        if *left != u64::MAX {
+            *left -= 1;
+        }
+        if *left == 0 {
+            self.0.remove(&given);
+        }
+        true
+    }
+}
+
+static KNOWN: OfProcess<Mutex<Calls>> = OfProcess::new();
+
+fn known() -> MutexGuard<'static, Calls> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether the program gave this function with this data for the work of a stream or of a graph's node.
+pub fn is_known(function: u64, data: u64) -> bool {
+    known().0.contains_key(&(CALLBACK_FUNCTION, function, data))
+}
 
 thread_local! {
     /// Whether this thread runs such a function: CUDA does not permit calls from there.
@@ -33,23 +79,33 @@ pub fn runs() -> bool {
 }
 
 /// Makes a function one that the server may name, and has a thread wait for that. Gives what the server is told.
-pub fn announce(function: *const c_void) -> u64 {
+pub fn announce(kind: u8, function: *const c_void, data: u64) -> u64 {
     static STARTED: Once = Once::new();
-    let address = function.expose_provenance();
+    let address = function.expose_provenance() as u64;
     if start::require_here().is_err() {
         // The call is refused, and a thread that begins now would end at once.
-        return address as u64;
+        return address;
     }
-    KNOWN
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .insert(address);
+    remember(kind, address, data);
     STARTED.call_once(|| {
         let thread = std::thread::Builder::new().name("divvy-callback".to_owned());
         // Without the thread the device's work waits, and the program's next synchronisation with it.
         let _started = spawned_quietly(|| thread.spawn(serve));
     });
-    address as u64
+    address
+}
+
+/// Takes back what was announced for a call that failed: the program may give up its data now.
+fn withdraw(kind: u8, function: u64, data: u64) {
+    // A function that may run at any time was perhaps given before, too.
+    if Calls::of(kind) != u64::MAX {
+        known().take((kind, function, data));
+    }
+}
+
+/// Makes it one that the server may name.
+pub fn remember(kind: u8, function: u64, data: u64) {
+    known().add((kind, function, data));
 }
 
 /// Starts a thread that takes no signals: it inherits the mask that it is started with.
@@ -111,15 +167,10 @@ fn serve() {
 
 impl Job {
     fn run(&self) {
-        let address = self.function as usize;
-        if !KNOWN
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&address)
-        {
+        if !known().take((self.kind, self.function, self.data)) {
             return;
         }
-        let function = std::ptr::with_exposed_provenance::<c_void>(address);
+        let function = std::ptr::with_exposed_provenance::<c_void>(self.function as usize);
         let data = std::ptr::with_exposed_provenance_mut(self.data as usize);
         RUNS.set(true);
         // SAFETY: the program gave this function, for calls of this kind with what it gave as its data.
@@ -149,9 +200,10 @@ fn launch(
     if function.is_null() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let function = announce(function);
     let data = data.expose_provenance() as u64;
-    thread::call(
+    let function = announce(kind, function, data);
+    let mut is_given = false;
+    let code = thread::call(
         HOST_FUNCTION,
         symbol,
         |m| {
@@ -162,8 +214,15 @@ fn launch(
             m.plain(data);
             m.plain(mode);
         },
-        |_, _| Ok(()),
-    )
+        |_, good| {
+            is_given = good;
+            Ok(())
+        },
+    );
+    if !is_given {
+        withdraw(kind, function, data);
+    }
+    code
 }
 
 /// The address of a function of the program; null where there is none.
@@ -231,9 +290,11 @@ pub unsafe extern "C-unwind" fn cuUserObjectCreate(
     if object_out.is_null() || destroy.is_none() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    let (name, function) = (new_name(Kind::UserObject), announce(address(destroy)));
     let data = ptr.expose_provenance() as u64;
-    thread::call(
+    let function = announce(CALLBACK_DESTROY, address(destroy), data);
+    let name = new_name(Kind::UserObject);
+    let mut is_given = false;
+    let code = thread::call(
         USER_OBJECT,
         Symbol::cuUserObjectCreate,
         |m| {
@@ -245,11 +306,72 @@ pub unsafe extern "C-unwind" fn cuUserObjectCreate(
             m.plain(flags);
         },
         |_, good| {
+            is_given = good;
             if good {
                 // SAFETY: the program vouches for its pointer.
                 unsafe { write_name(object_out, name) };
             }
             Ok(())
         },
-    )
+    );
+    if !is_given {
+        withdraw(CALLBACK_DESTROY, function, data);
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    thread_local! {
+        static RAN: Cell<usize> = const { Cell::new(0) };
+    }
+
+    unsafe extern "C" fn counts(data: *mut c_void) {
+        RAN.set(RAN.get() + data.addr());
+    }
+
+    /// How often a server that asks twice for this job has it run.
+    fn ran(kind: u8, function: u64, data: u64) -> usize {
+        RAN.set(0);
+        for ticket in 0..2 {
+            let job = Job {
+                ticket,
+                kind,
+                function,
+                data,
+                ..Job::default()
+            };
+            job.run();
+        }
+        RAN.get()
+    }
+
+    #[test]
+    fn a_server_has_a_function_run_as_the_program_gave_it_and_no_more_often() {
+        let function = (counts as *const c_void).expose_provenance() as u64;
+        let given = (CALLBACK_DESTROY, function, 1);
+        assert_eq!(ran(CALLBACK_DESTROY, function, 1), 0, "before it is given");
+        known().add(given);
+        assert_eq!(ran(CALLBACK_DESTROY, function, 2), 0, "other data");
+        assert_eq!(ran(CALLBACK_FUNCTION, function, 1), 0, "another kind");
+        assert_eq!(ran(CALLBACK_DESTROY, function + 1, 1), 0, "another function");
+        assert_eq!(ran(CALLBACK_DESTROY, function, 1), 1, "once");
+        known().add(given);
+        known().add(given);
+        assert_eq!(ran(CALLBACK_DESTROY, function, 1), 2, "given twice");
+        known().add(given);
+        withdraw(CALLBACK_DESTROY, function, 1);
+        assert_eq!(ran(CALLBACK_DESTROY, function, 1), 0, "the call failed");
+
+        assert!(!is_known(function, 1));
+        known().add((CALLBACK_FUNCTION, function, 1));
+        assert!(is_known(function, 1) && !is_known(function, 2));
+        assert_eq!(
+            ran(CALLBACK_FUNCTION, function, 1),
+            2,
+            "as of a graph that is launched twice"
+        );
+    }
 }

@@ -16,7 +16,7 @@ use super::{callback, location, new_name, thread};
 use crate::fork::OfProcess;
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{
-    EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
+    CALLBACK_FUNCTION, EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
 };
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -99,7 +99,8 @@ impl Node {
         if address.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let (function, data) = (callback::announce(address), data.expose_provenance() as u64);
+        let data = data.expose_provenance() as u64;
+        let function = callback::announce(CALLBACK_FUNCTION, address, data);
         Self::new(CU_GRAPH_NODE_TYPE_HOST, |m| {
             m.plain(function);
             m.plain(data);
@@ -525,11 +526,19 @@ fn kernel_params(symbol: Symbol, node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_P
     Ok(p)
 }
 
-/// A function of the program, from what the server was told of it.
-fn of_address(address: u64) -> CUhostFn {
-    let address = std::ptr::with_exposed_provenance::<c_void>(address as usize);
-    // SAFETY: null, or the address of a function that the program gave.
-    unsafe { std::mem::transmute::<*const c_void, CUhostFn>(address) }
+/// A function of the program and its data, from what the server was told of them.
+fn host_params(m: &mut Reader<'_>) -> Result<CUDA_HOST_NODE_PARAMS, Malformed> {
+    let (function, data): (u64, u64) = (m.plain()?, m.plain()?);
+    // The program may call it, or give it to another graph. A node that another library made has none here.
+    if (function, data) != (0, 0) && !callback::is_known(function, data) {
+        return Err(Malformed);
+    }
+    let address = std::ptr::with_exposed_provenance::<c_void>(function as usize);
+    Ok(CUDA_HOST_NODE_PARAMS {
+        // SAFETY: null, or the address of a function that the program gave.
+        fn_: unsafe { std::mem::transmute::<*const c_void, CUhostFn>(address) },
+        userData: std::ptr::with_exposed_provenance_mut(data as usize),
+    })
 }
 
 /// Writes a result, where there is one.
@@ -580,13 +589,7 @@ get! {
             height: m.plain()?,
         })
     });
-    cuGraphHostNodeGetParams CUDA_HOST_NODE_PARAMS, node S get(S, node, CU_GRAPH_NODE_TYPE_HOST, |m| {
-        let (function, data): (u64, u64) = (m.plain()?, m.plain()?);
-        Ok(CUDA_HOST_NODE_PARAMS {
-            fn_: of_address(function),
-            userData: std::ptr::with_exposed_provenance_mut(data as usize),
-        })
-    });
+    cuGraphHostNodeGetParams CUDA_HOST_NODE_PARAMS, node S get(S, node, CU_GRAPH_NODE_TYPE_HOST, host_params);
 }
 
 macro_rules! instantiate {
@@ -661,4 +664,30 @@ pub unsafe extern "C-unwind" fn cuGraphExecUpdate_v2(
             Ok(())
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn nothing(_: *mut c_void) {}
+
+    #[test]
+    fn a_node_names_no_function_that_the_program_did_not_give() {
+        let read = |function: u64, data: u64| {
+            let mut message = [0; 16];
+            let mut m = Writer::new(&mut message);
+            m.plain(function);
+            m.plain(data);
+            host_params(&mut Reader::new(&message)).map(|p| (p.fn_.is_some(), p.userData.addr()))
+        };
+        let function = (nothing as *const c_void).expose_provenance() as u64;
+        assert_eq!(read(function, 5), Err(Malformed));
+        callback::remember(CALLBACK_FUNCTION, function, 5);
+        assert_eq!(read(function, 5), Ok((true, 5)));
+        assert_eq!(read(function, 6), Err(Malformed));
+        assert_eq!(read(function + 1, 5), Err(Malformed));
+        assert_eq!(read(0, 5), Err(Malformed));
+        assert_eq!(read(0, 0), Ok((false, 0)));
+    }
 }
