@@ -5,8 +5,9 @@ mod common;
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
 
-use common::{VECTOR_ADD, alone, code, connect, cu, get, start};
+use common::{EMULATED, VECTOR_ADD, alone, code, connect, connect_to, cu, get, start};
 use divvy_abi::*;
+use divvy_remote::server::{Quota, Server};
 
 fn module() -> CUmodule {
     let text = CString::new(VECTOR_ADD).unwrap();
@@ -498,4 +499,54 @@ fn a_program_counts_the_devices_that_it_shows_itself_from_0() {
             CUDA_SUCCESS
         );
     });
+}
+
+/// Tells of more nodes than the list has room for.
+unsafe extern "C-unwind" fn many_nodes(
+    graph: CUgraph,
+    nodes: *mut CUgraphNode,
+    count: *mut usize,
+) -> CUresult {
+    // SAFETY: the caller's arguments are passed on.
+    unsafe {
+        let code = (EMULATED.cuGraphGetNodes)(graph, nodes, count);
+        *count = 1_000_000;
+        code
+    }
+}
+
+/// Fills the whole buffer.
+unsafe extern "C-unwind" fn endless_name(name: *mut c_char, length: i32, _: CUdevice) -> CUresult {
+    // SAFETY: the caller's buffer is as long as it says.
+    unsafe { name.write_bytes(b'x', length as usize) };
+    CUDA_SUCCESS
+}
+
+static LYING: Table = Table {
+    cuGraphGetNodes: many_nodes,
+    cuDeviceGetName: endless_name,
+    ..divvy_emulator::TABLE
+};
+
+#[test]
+fn a_program_reads_within_its_own_lists_whatever_the_other_side_tells() {
+    alone(
+        "a_program_reads_within_its_own_lists_whatever_the_other_side_tells",
+        || {
+            connect_to(Server::new(&LYING, Quota::default()), Quota::default().message);
+            start(0);
+            let graph: CUgraph = get!(cuGraphCreate(0));
+            let _node: CUgraphNode = get!(cuGraphAddEmptyNode(graph, std::ptr::null(), 0));
+            let mut count = 0;
+            cu!(cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut count));
+            assert_eq!(count, 1_000_000, "there is no list yet");
+            let mut nodes = [std::ptr::null_mut(); 4];
+            count = nodes.len();
+            cu!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &raw mut count));
+            assert_eq!(count, nodes.len());
+            let mut name = [0 as c_char; 8];
+            cu!(cuDeviceGetName(name.as_mut_ptr(), 8, 0));
+            assert_eq!(name.map(|byte| byte as u8), *b"xxxxxxx\0");
+        },
+    );
 }

@@ -2,6 +2,7 @@
 //!
 //! Every pointer here is the program's: what CUDA says of the argument is what the program vouches for.
 
+use core::any::TypeId;
 use core::ffi::CStr;
 
 use divvy_abi::{CUDA_ERROR_INVALID_DEVICE, CUDA_SUCCESS, CUdevice, CUresult, c_char};
@@ -15,6 +16,12 @@ pub trait Count {
     /// # Safety
     /// A pointer is null or may be read.
     unsafe fn count(self) -> u64;
+
+    /// Lowers what an answer wrote there to the room of the list that it counts.
+    ///
+    /// # Safety
+    /// A pointer is null or may be written.
+    unsafe fn bound(self, room: u64);
 }
 
 macro_rules! count {
@@ -24,12 +31,25 @@ macro_rules! count {
                 // A negative count is more than any list has.
                 u64::try_from(self).unwrap_or(u64::MAX)
             }
+
+            // The program's own number.
+            unsafe fn bound(self, _: u64) {}
         }
 
         impl Count for *mut $of {
             unsafe fn count(self) -> u64 {
                 // SAFETY: the caller vouches for the pointer.
                 unsafe { self.as_ref() }.map_or(0, |value| u64::try_from(*value).unwrap_or(u64::MAX))
+            }
+
+            unsafe fn bound(self, room: u64) {
+                // SAFETY: the caller vouches for the pointer.
+                if let Some(count) = unsafe { self.as_mut() }
+                    && u64::try_from(*count).unwrap_or(u64::MAX) > room
+                {
+                    // It was read from such a number.
+                    *count = <$of>::try_from(room).unwrap_or(<$of>::MAX);
+                }
             }
         }
     )*};
@@ -149,11 +169,15 @@ pub unsafe fn code_of_device(code: CUresult, found: *const CUdevice) -> CUresult
     }
 }
 
-/// A list of an answer: at most so many elements.
+/// A list of an answer: at most so many elements. A list of characters is a text, and gets its end where that is missing.
 ///
 /// # Safety
 /// `to` is null, or has room for so many elements.
-pub unsafe fn take_outputs<T>(from: &mut Reader<'_>, to: *mut T, room: u64) -> Result<(), Malformed> {
+pub unsafe fn take_outputs<T: 'static>(
+    from: &mut Reader<'_>,
+    to: *mut T,
+    room: u64,
+) -> Result<(), Malformed> {
     if to.is_null() {
         return Ok(());
     }
@@ -163,6 +187,11 @@ pub unsafe fn take_outputs<T>(from: &mut Reader<'_>, to: *mut T, room: u64) -> R
     }
     // SAFETY: the caller vouches for the target, and there are no more elements than it has room for.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len()) };
+    if TypeId::of::<T>() == TypeId::of::<c_char>() && room > 0 && !bytes.contains(&0) {
+        let end = (bytes.len() as u64).min(room - 1);
+        // SAFETY: the text has more room than that.
+        unsafe { to.cast::<u8>().add(end as usize).write(0) };
+    }
     Ok(())
 }
 
@@ -187,5 +216,45 @@ pub unsafe fn write_name<T: Word>(to: *mut T, name: u64) {
     if !to.is_null() {
         // SAFETY: the caller vouches for the target.
         unsafe { to.write(T::from_bits(name)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_says_no_more_than_its_list_has_room_for() {
+        for (told, room, shown) in [(7_usize, 3, 3), (3, 3, 3), (2, 3, 2), (9, 0, 0)] {
+            let mut count = told;
+            let told_of = std::ptr::from_mut(&mut count);
+            // SAFETY: it is a number of this function.
+            unsafe { Count::bound(told_of, room) };
+            assert_eq!(count, shown, "{told} {room}");
+        }
+        // SAFETY: null is allowed.
+        unsafe { Count::bound(std::ptr::null_mut::<u32>(), 1) };
+    }
+
+    #[test]
+    fn a_text_ends_within_its_buffer() {
+        for (text, room, shown) in [
+            (&b"abcd"[..], 4, b"abc\0zz"),
+            (b"abc\0", 4, b"abc\0zz"),
+            (b"ab", 4, b"ab\0zzz"),
+            (b"", 4, b"\0zzzzz"),
+            (b"", 0, b"zzzzzz"),
+        ] {
+            let mut message = [0; 64];
+            let mut m = Writer::new(&mut message);
+            m.count(Some(text.len()));
+            m.bytes(text);
+            let length = m.finish().unwrap();
+            let mut buffer = *b"zzzzzz";
+            let to = buffer.as_mut_ptr().cast::<c_char>();
+            // SAFETY: the buffer has more room than is told.
+            unsafe { take_outputs(&mut Reader::new(&message[..length]), to, room) }.unwrap();
+            assert_eq!(&buffer, shown, "{text:?} {room}");
+        }
     }
 }

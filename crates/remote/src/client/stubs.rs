@@ -107,6 +107,21 @@ macro_rules! changed {
     ($m:ident $role:ident $p:ident) => {};
 }
 
+/// A count that an answer wrote says no more than the list beside it has room for, where there is one.
+macro_rules! bound {
+    (outputs $p:ident $beside:ident [$count:ident]) => {
+        if !$p.is_null() {
+            Count::bound($count, $beside);
+        }
+    };
+    (finds $p:ident $beside:ident [$kind:ident $(of $parent:ident)?; $count:ident]) => {
+        if !$p.is_null() {
+            Count::bound($count, $beside);
+        }
+    };
+    ($role:ident $p:ident $beside:ident $needs:tt) => {};
+}
+
 macro_rules! code_of {
     ($code:ident find_device $p:ident) => {
         // SAFETY: the program vouches for its pointer, and a call that succeeded has written there.
@@ -165,6 +180,7 @@ macro_rules! stub {
                         $(take!(m $role $p $beside);)*
                     }
                     $(changed!(m $role $p);)*
+                    $(bound!($role $p $beside $needs);)*
                     Ok(())
                 },
             );
