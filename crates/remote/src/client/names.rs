@@ -10,8 +10,8 @@ use divvy_abi::*;
 use super::thread;
 use crate::fork::OfProcess;
 use crate::handle::Word;
-use crate::wire::Malformed;
 use crate::wire::by_hand::{CAPTURE, NAME, PER_THREAD};
+use crate::wire::{Malformed, Reader};
 
 static NAMES: OfProcess<Mutex<Option<HashMap<u64, CString>>>> = OfProcess::new();
 
@@ -64,6 +64,23 @@ struct Dependencies {
     edges: Vec<CUgraphEdgeData>,
 }
 
+impl Dependencies {
+    /// Takes them from an answer. The program is told one count: each node has an edge, or none has one.
+    fn take(m: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut came = Self::default();
+        let (nodes, _) = m.list(8)?.ok_or(Malformed)?.as_chunks();
+        came.nodes = nodes.iter().map(|node| u64::from_le_bytes(*node)).collect();
+        let edges = m.plain::<u32>()? as usize;
+        if edges != 0 && edges != came.nodes.len() {
+            return Err(Malformed);
+        }
+        for _ in 0..edges {
+            came.edges.push(m.plain()?);
+        }
+        Ok(came)
+    }
+}
+
 static CAPTURED: OfProcess<Mutex<Option<HashMap<u64, Dependencies>>>> = OfProcess::new();
 
 /// Where a program wants what is told of a capture; each may be null.
@@ -105,11 +122,7 @@ impl Wanted {
             |m, good| {
                 if good {
                     facts = (m.plain()?, m.plain()?, m.plain()?);
-                    let (nodes, _) = m.list(8)?.ok_or(Malformed)?.as_chunks();
-                    came.nodes = nodes.iter().map(|node| u64::from_le_bytes(*node)).collect();
-                    for _ in 0..m.plain::<u32>()? {
-                        came.edges.push(m.plain()?);
-                    }
+                    came = Dependencies::take(m)?;
                 }
                 Ok(())
             },
@@ -172,4 +185,31 @@ capture! {
     cuStreamGetCaptureInfo_v2_ptsz PER_THREAD, ();
     cuStreamGetCaptureInfo_v3 0, (edges);
     cuStreamGetCaptureInfo_v3_ptsz PER_THREAD, (edges);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Writer;
+
+    #[test]
+    fn each_node_of_a_capture_has_an_edge_or_none_has_one() {
+        let taken = |nodes: usize, edges: usize| {
+            let mut message = [0; 256];
+            let mut m = Writer::new(&mut message);
+            m.count(Some(nodes));
+            (0..nodes).for_each(|node| m.plain(node as u64));
+            m.plain(edges as u32);
+            (0..edges).for_each(|_| m.plain(CUgraphEdgeData::default()));
+            let length = m.finish().unwrap();
+            let came = Dependencies::take(&mut Reader::new(&message[..length]));
+            came.map(|came| (came.nodes.len(), came.edges.len()))
+        };
+        for good in [(0, 0), (3, 0), (3, 3)] {
+            assert_eq!(taken(good.0, good.1), Ok(good));
+        }
+        for (nodes, edges) in [(3, 1), (1, 3), (0, 1)] {
+            assert_eq!(taken(nodes, edges), Err(Malformed), "{nodes} {edges}");
+        }
+    }
 }
