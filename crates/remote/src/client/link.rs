@@ -14,12 +14,46 @@ use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{LINK_ADD, LINK_COMPLETE, LINK_CREATE, LINK_DESTROY, LINK_READ};
 use crate::wire::{Malformed, Reader};
 
+/// What a linker gives has no more bytes than this: a server that tells of more does not fill the program's memory.
+const MOST_RESULT: u64 = 1 << 28;
+
 /// A log's place in the program: the buffer, and the option's value to which its length is written.
 #[derive(Clone, Copy, Default)]
 struct Log {
     buffer: usize,
     bytes: u32,
     value: usize,
+}
+
+/// What has come of a linker's result, and how many bytes it has.
+#[derive(Debug, Default)]
+struct Coming {
+    bytes: Vec<u8>,
+    length: u64,
+}
+
+impl Coming {
+    fn of(length: u64) -> Result<Self, Malformed> {
+        if length > MOST_RESULT {
+            return Err(Malformed);
+        }
+        let bytes = Vec::new();
+        Ok(Self { bytes, length })
+    }
+
+    fn is_whole(&self) -> bool {
+        self.bytes.len() as u64 == self.length
+    }
+
+    /// Takes the next part. A server that sends nothing would be asked for ever.
+    fn take(&mut self, part: &[u8]) -> Result<(), Malformed> {
+        let left = self.length - self.bytes.len() as u64;
+        if part.is_empty() || part.len() as u64 > left {
+            return Err(Malformed);
+        }
+        self.bytes.extend_from_slice(part);
+        Ok(())
+    }
 }
 
 /// What the program and this library share of a linker: the program keeps its logs' buffers until the linker ends, and the
@@ -254,7 +288,7 @@ pub unsafe extern "C-unwind" fn cuLinkComplete(
     sizeOut: *mut usize,
 ) -> CUresult {
     const SYMBOL: Symbol = Symbol::cuLinkComplete;
-    let mut length = 0_u64;
+    let mut coming = Coming::default();
     let code = thread::call(
         LINK_COMPLETE,
         SYMBOL,
@@ -262,7 +296,7 @@ pub unsafe extern "C-unwind" fn cuLinkComplete(
         |answer, good| {
             take_logs(state.bits(), answer)?;
             if good {
-                length = answer.plain()?;
+                coming = Coming::of(answer.plain()?)?;
             }
             Ok(())
         },
@@ -270,20 +304,14 @@ pub unsafe extern "C-unwind" fn cuLinkComplete(
     if code != CUDA_SUCCESS {
         return code;
     }
-    let mut result: Vec<u8> = Vec::new();
-    while (result.len() as u64) < length {
-        let at = result.len() as u64;
+    while !coming.is_whole() {
+        let at = coming.bytes.len() as u64;
         let put = |m: &mut crate::wire::Writer<'_>| {
             m.plain(state.bits());
             m.plain(at);
         };
         let code = thread::call(LINK_READ, SYMBOL, put, |answer, good| {
-            // A server that sends nothing would be asked for ever.
-            if good && answer.rest().is_empty() {
-                return Err(Malformed);
-            }
-            result.extend_from_slice(answer.rest());
-            Ok(())
+            if good { coming.take(answer.rest()) } else { Ok(()) }
         });
         if code != CUDA_SUCCESS {
             return code;
@@ -293,7 +321,7 @@ pub unsafe extern "C-unwind" fn cuLinkComplete(
     let Some(linking) = linkers.as_mut().and_then(|all| all.get_mut(&state.bits())) else {
         return CUDA_ERROR_INVALID_HANDLE;
     };
-    linking.result = result.into_boxed_slice();
+    linking.result = coming.bytes.into_boxed_slice();
     // SAFETY: the program vouches for its pointers; each may be null.
     unsafe {
         if !cubinOut.is_null() {
@@ -313,4 +341,20 @@ pub unsafe extern "C-unwind" fn cuLinkDestroy(state: CUlinkState) -> CUresult {
     let code = thread::call(LINK_DESTROY, Symbol::cuLinkDestroy, put, |_, _| Ok(()));
     linkers().as_mut().and_then(|all| all.remove(&state.bits()));
     code
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_has_the_bytes_that_were_told_and_no_more_than_a_program_can_keep() {
+        assert!(Coming::of(u64::MAX).is_err() && Coming::of(MOST_RESULT + 1).is_err());
+        assert!(Coming::of(MOST_RESULT).is_ok() && Coming::of(0).unwrap().is_whole());
+        let mut coming = Coming::of(5).unwrap();
+        assert!(coming.take(b"abc").is_ok() && !coming.is_whole());
+        assert!(coming.take(b"").is_err() && coming.take(b"def").is_err());
+        assert!(coming.take(b"de").is_ok() && coming.is_whole());
+        assert_eq!(coming.bytes, b"abcde");
+    }
 }
