@@ -26,24 +26,25 @@ pub struct Function {
 }
 
 impl Function {
-    /// Takes it from an answer.
+    /// Takes it from an answer. Parameters are told in order, and none lies within another: a launch fills room for each.
     pub fn take(m: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (mut parameters, mut limits) = (Vec::new(), [u32::MAX; 8]);
         let (pairs, _) = m.list(8)?.ok_or(Malformed)?.as_chunks::<8>();
+        let mut end = 0;
         for pair in pairs {
             let [a, b, c, d, e, f, g, h] = *pair;
             let (offset, size) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-            if u64::from(offset) + u64::from(size) > MOST_BYTES as u64 {
+            if offset < end || u64::from(offset) + u64::from(size) > MOST_BYTES as u64 {
                 return Err(Malformed);
             }
+            end = offset + size;
             parameters.push((offset, size));
         }
         for limit in &mut limits {
             *limit = m.plain()?;
         }
-        let ends = parameters.iter().map(|(offset, size)| offset + size);
         Ok(Self {
-            bytes: ends.max().unwrap_or(0) as usize,
+            bytes: end as usize,
             parameters,
             limits,
         })
@@ -258,5 +259,45 @@ unsafe fn packed(mut extra: *mut *mut c_void) -> Result<(*const u8, usize), CUre
         }
         // SAFETY: the value that was read was inside the list.
         extra = unsafe { extra.add(2) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(parameters: &[(u32, u32)]) -> Result<Function, Malformed> {
+        let mut message = [0; 256];
+        let mut m = Writer::new(&mut message);
+        m.count(Some(parameters.len()));
+        for (offset, size) in parameters {
+            m.plain(*offset);
+            m.plain(*size);
+        }
+        for _ in 0..8 {
+            m.plain(1_u32);
+        }
+        let length = m.finish().unwrap();
+        Function::take(&mut Reader::new(&message[..length]))
+    }
+
+    #[test]
+    fn a_forged_layout_is_none() {
+        let good = taken(&[(0, 4), (8, 8), (16, 0), (16, 4)]).unwrap();
+        assert_eq!(
+            (good.bytes, good.parameters),
+            (20, vec![(0, 4), (8, 8), (16, 0), (16, 4)])
+        );
+        let most = MOST_BYTES as u32;
+        assert_eq!(taken(&[(0, most)]).unwrap().bytes, MOST_BYTES);
+        for wrong in [
+            &[(0, most + 1)][..],
+            &[(8, 8), (0, 8)],
+            &[(0, 8), (4, 8)],
+            &[(0, 8), (0, 8)],
+            &[(4, u32::MAX)],
+        ] {
+            assert!(taken(wrong).is_err(), "{wrong:?}");
+        }
     }
 }
