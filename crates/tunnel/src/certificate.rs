@@ -429,7 +429,9 @@ mod tests {
         assert_eq!(authority.client(new.certificate()).as_deref(), Some("laptop"));
         let server = authority.server(a_year()).unwrap();
         assert_eq!(authority.client(server.certificate()), None);
-        assert!(authority.is_invited("laptop") && !authority.is_invited("desk") && !authority.is_invited(""));
+        assert!(
+            authority.is_invited("laptop") && !authority.is_invited("other") && !authority.is_invited("")
+        );
         assert_eq!(authority.forget("laptop"), Ok(true));
         assert!(!authority.is_invited("laptop"));
         assert_eq!(authority.client(new.certificate()), None);
