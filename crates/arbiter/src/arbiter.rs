@@ -229,6 +229,7 @@ impl Arbiter {
             paid: 0,
             is_squared: false,
             charged: 0,
+            leased: 0,
             waited: 0,
             shared: 0,
         });

@@ -26,6 +26,7 @@ impl Arbiter {
             if waits {
                 self.tenant_mut(i).leaseholders[h].waited += u128::from(run);
             } else {
+                self.tenant_mut(i).leaseholders[h].leased += u128::from(run);
                 self.note_shared(i, h, run);
                 self.charge(i, h, run);
             }

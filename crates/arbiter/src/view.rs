@@ -29,6 +29,9 @@ pub struct View {
     pub terms: Terms,
     /// Everything it was charged on the device, nanoseconds.
     pub charged: u128,
+    /// The part of that which it held a lease for, nanoseconds. The rest is what it reported beyond: its own word, which says
+    /// nothing of what it may use.
+    pub leased: u128,
     /// How long it held a lease on the device and was not charged, because the tenant before was charged for that time:
     /// its work was still in flight. In nanoseconds. The device may run both in turns.
     pub waited: u128,
@@ -66,6 +69,7 @@ impl Arbiter {
             standing,
             terms: tenant.terms,
             charged: leaseholder.charged,
+            leased: leaseholder.leased,
             waited: leaseholder.waited,
             // A server's tenant runs ahead of the others by right.
             debt: if tenant.server.is_some() { 0 } else { to_others }

@@ -12,7 +12,7 @@ pub(crate) struct Charge {
     pub slice_id: String,
     /// The device, by UUID.
     pub device_uuid: String,
-    /// The time that it may have used: what it was charged, and what it held a lease while the tenant before drained. In
+    /// The time that it may have used: what it held a lease, also while the tenant before drained. In
     /// nanoseconds.
     pub charged: Nanos,
     /// Its share of the device's time at present, in parts of 10,000.
@@ -31,9 +31,10 @@ impl Leasing {
 }
 
 /// The time that a tenant may have used without passing the gate. A latency-critical one gets its lease while the
-/// launches before still run: it is not charged for that time, and a device runs both in turns.
+/// launches before still run: it is not charged for that time, and a device runs both in turns. What it is charged beyond its
+/// leases is its own word: a tenant that passes the gate would say that it uses all the time.
 pub(super) fn entitled(view: &View) -> u128 {
-    view.charged.saturating_add(view.waited)
+    view.leased.saturating_add(view.waited)
 }
 
 impl State {
