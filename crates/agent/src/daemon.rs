@@ -215,6 +215,7 @@ impl Daemon {
             journal: journal.clone(),
             known: Mutex::default(),
             clock: monotonic,
+            nodes: crate::lookout::opened::nodes,
             frozen: Mutex::default(),
             ended: AtomicU64::new(0),
             freezes: AtomicU64::new(0),

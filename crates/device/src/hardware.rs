@@ -133,6 +133,18 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
     Ok(usage)
 }
 
+/// The files of a device's pages, as their file systems and numbers: a process that holds memory of the device has one open.
+#[must_use]
+pub fn page_files_in(directory: &Path, id: &str) -> Vec<(u64, u64)> {
+    let pages = pages::pages_of(directory, id).into_iter();
+    let files = pages.filter_map(|uuid| {
+        let pages = pages::find(directory, uuid).ok()?;
+        Some([pages.ledger.open().ok()?, pages.engine.open().ok()?])
+    });
+    let seen = files.flatten().filter_map(|file| rustix::fs::fstat(file).ok());
+    seen.map(|seen| (seen.st_dev, seen.st_ino)).collect()
+}
+
 /// Read and never mapped: a file may be shortened meanwhile, which must not end a process that only looks.
 fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
     let page = pages::find(directory, uuid)?.ledger;

@@ -31,7 +31,7 @@ pub use device::{Device, JoinError};
 pub use engine::usage::{EngineUsage, ProcessEngineUsage, engine_usage, engine_usage_in, set_time_slice};
 pub use error::HardwareError;
 pub use granted::granted_in;
-pub use hardware::{ProcessUsage, Usage, usage, usage_in};
+pub use hardware::{ProcessUsage, Usage, page_files_in, usage, usage_in};
 pub use inventory::{DeviceFacts, devices, devices_from_env};
 pub use mig::{Instance, State as MigState, StoreError};
 pub use nvml::{TABLE as NVML_TABLE, nvlinks};

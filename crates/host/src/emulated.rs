@@ -141,6 +141,12 @@ pub fn emulated_pages_of(run_dir: &Path, uuid: &str) -> Vec<[u8; 16]> {
         .collect()
 }
 
+/// The files of an emulated device's pages, as file systems and numbers: a process that uses the device has one open.
+#[must_use]
+pub fn emulated_page_files(run_dir: &Path, uuid: &str) -> Vec<(u64, u64)> {
+    divvy_device::page_files_in(run_dir, uuid)
+}
+
 /// Sets an emulated device's files aside for as long as what is answered is open anywhere: from then on its pages are the
 /// holder's. None where programs use the files, which were started where no agent served.
 ///

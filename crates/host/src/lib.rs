@@ -32,8 +32,8 @@ pub use divvy_device::{Grant, NAMESPACE as EMULATED_NAMESPACE_FILE, PAGES_SOCKET
 pub use driver::{DriverBelow, find_driver, native_candidates};
 pub use emulated::{
     DEFAULT_EMULATED, EmulatedDevice, check_emulated, emulated_busy, emulated_devices, emulated_engine_use,
-    emulated_pages_of, emulated_processes, emulated_use, emulated_used, grant_emulated, granted_emulated,
-    new_engine_page, set_emulated_aside,
+    emulated_page_files, emulated_pages_of, emulated_processes, emulated_use, emulated_used, grant_emulated,
+    granted_emulated, new_engine_page, set_emulated_aside,
 };
 pub use emulated_daemon::is_emulated_daemon;
 pub use emulated_tools::EmulatedTools;

@@ -4,6 +4,7 @@ pub(crate) mod audit;
 pub mod bypass;
 pub(crate) mod devices;
 pub(crate) mod meter;
+pub(crate) mod opened;
 pub(crate) mod openings;
 pub(crate) mod requests;
 pub(crate) mod silence;

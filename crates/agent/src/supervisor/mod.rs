@@ -4,6 +4,7 @@
 //! - [`account`]: what looks found of slices on devices; [`turn`]: one of them at one look; [`acts`]: what is done to it;
 //! - [`register`]: the processes that the kernel vouches for as a slice's; [`slices`]: what it says at one look;
 //! - [`freezer`]: the slices whose processes are stopped;
+//! - [`opens`]: whether a process has the device open at all;
 //! - [`sight`]: the figures of one look;
 //! - [`stopped`]: how a stopped process goes on;
 //! - [`tracers`]: what keeps a killed process from its end;
@@ -14,6 +15,7 @@
 mod account;
 mod acts;
 mod freezer;
+mod opens;
 mod register;
 mod sight;
 mod slices;
@@ -43,6 +45,7 @@ use crate::start::settings::Current;
 use crate::state::Shared;
 use account::{Account, Accounts, SILENT};
 use freezer::Freezer;
+use opens::Opens;
 use register::Register;
 use sight::{OfSlice, Sight};
 use slices::Slices;
@@ -80,6 +83,8 @@ pub(crate) struct Supervisor {
     pub known: Mutex<Known>,
     /// The clock, in nanoseconds.
     pub clock: fn() -> u64,
+    /// The numbers of this machine's GPUs' nodes.
+    pub nodes: fn() -> HashSet<u64>,
     /// The ids of the slices that are frozen, or pay back what they took.
     pub frozen: Mutex<HashSet<String>>,
     /// Processes that were ended.
@@ -169,7 +174,15 @@ impl Supervisor {
         // Processes that outlive their slice have a limit of nothing.
         let is_there = |record: &SliceRecord| records.iter().any(|other| other.id == record.id);
         let mut ended = std::mem::take(&mut known.records);
-        ended.retain(|record| !is_there(record) && known.register.has(&record.id));
+        ended.retain(|record| !is_there(record));
+        // What an inner slice left behind is the outer one's, which gave it that.
+        for record in &ended {
+            let outer = record.parent_id.as_ref();
+            if let Some(outer) = records.iter().find(|other| Some(&other.id) == outer) {
+                known.register.hand_over(&record.id, outer);
+            }
+        }
+        ended.retain(|record| known.register.has(&record.id));
         let supervised: Vec<&SliceRecord> = records
             .iter()
             .filter(|record| is_supervised(record))
@@ -227,7 +240,8 @@ impl Supervisor {
                 }
                 continue;
             };
-            let sight = sight.sorted(|pid, told| known.register.whose(pid, told, &slices));
+            let opens = Opens::of(self.run.path(), device, self.nodes);
+            let sight = sight.sorted(|pid, told| known.register.whose(pid, told, &slices, &opens));
             let of_dead = sight
                 .dead
                 .as_ref()
@@ -256,6 +270,7 @@ impl Supervisor {
                     freezer,
                     killed: &mut known.killed,
                     slices: &slices,
+                    opens: &opens,
                     at,
                     has_ended: !is_there(record),
                 };

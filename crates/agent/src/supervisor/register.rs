@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use divvy_model::SliceRecord;
 use rustix::process::Signal;
 
+use super::opens::Opens;
 use super::sight::{Told, Whose, since_boot};
 use super::slices::Slices;
 use crate::decide::supervise::ProcessId;
@@ -166,6 +167,14 @@ impl Register {
             .retain(|pid, ended| ended.at >= asked || named.contains(pid));
     }
 
+    /// What the ended processes of a slice left behind is another's from now on.
+    pub fn hand_over(&mut self, slice: &str, to: &SliceRecord) {
+        let all = self.ended.values_mut().filter_map(|ended| ended.of.as_mut());
+        for (_, of, uid) in all.filter(|(_, of, _)| of == slice) {
+            (*of, *uid) = (to.id.clone(), to.uid);
+        }
+    }
+
     /// Whether a process of this slice lives.
     pub fn has(&self, slice: &str) -> bool {
         self.known.values().any(|vouched| vouched.slice == slice)
@@ -186,10 +195,16 @@ impl Register {
     /// counts where it was there before the driver was asked. One that came later got the number in between: the figure is of
     /// the one that had it when a look saw it last, if any. So it is where the figure may be of a time at which that one lived.
     /// It counts for figures alone, because a number is not signalled.
-    pub fn whose(&mut self, pid: u32, told: Told, slices: &Slices<'_>) -> Whose {
+    ///
+    /// Where the process that has the number now has the device not open, the figure is of what the one before left to another.
+    pub fn whose(&mut self, pid: u32, told: Told, slices: &Slices<'_>, opens: &Opens<'_>) -> Whose {
         self.named.insert(pid);
         let found = self.find(pid, slices);
         let living = found.and_then(|id| self.get(id).map(|known| (id, known.slice.clone(), known.uid)));
+        let is_others = |uid: Option<u32>| {
+            let uid = uid.or_else(|| real_user(pid));
+            uid.is_some_and(|uid| opens.are_none(pid, uid))
+        };
         let start_ticks = match (&living, Stat::of(pid)) {
             (Some((id, ..)), _) => Some(id.start_ticks),
             (None, Ok(stat)) if !stat.has_ended() => Some(stat.start_ticks),
@@ -214,6 +229,11 @@ impl Register {
             let of = ended.of.as_ref();
             let is_same_slice = living.as_ref().map(|(_, slice, _)| slice) == of.map(|(_, slice, _)| slice);
             if start_ticks >= told.from && !is_same_slice && of.is_some() {
+                return ended.whose();
+            }
+            if !is_sampled && ended.of.is_some() && is_others(living.as_ref().map(|(.., uid)| *uid)) {
+                ended.is_kept |= ended.at.saturating_add(TAKEN_DOWN) < told.asked_at;
+                ended.told = Instant::now();
                 return ended.whose();
             }
             // A figure that was there before the process was is not its own. One user's slices may sort that out themselves.

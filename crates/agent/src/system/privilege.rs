@@ -215,8 +215,8 @@ pub(crate) fn mount_namespaces(pids: &[u32]) -> Vec<u64> {
 
 /// Whether a container's process has one of these nodes or files open or mapped, for when this process may not look
 /// itself.
-pub(crate) fn has_open(pid: u32, nodes: &[u64], files: &[(u64, u64)]) -> io::Result<bool> {
-    let process = process(pid, Owner::Container)?;
+pub(crate) fn has_open(pid: u32, owner: Owner, nodes: &[u64], files: &[(u64, u64)]) -> io::Result<bool> {
+    let process = process(pid, owner)?;
     let mut nodes = nodes.chunks(MOST_FILES);
     let mut files = files.chunks(MOST_FILES);
     loop {

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 
-use super::place::{look, place};
 use crate::files::kernel;
+use crate::lookout::opened::{look, place};
 use crate::start::rundir::RunDir;
 use crate::system::privilege;
 use crate::system::procs;

@@ -4,7 +4,6 @@
 pub(crate) mod audit;
 pub mod containers;
 mod evidence;
-mod place;
 pub mod program;
 pub(crate) mod reported;
 pub mod scan;

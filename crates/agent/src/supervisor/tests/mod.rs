@@ -1,10 +1,12 @@
 //! The register and the freezer over real processes.
 //!
 //! - [`innocents`]: random runs of the whole supervisor, whose processes' numbers are used again and again;
+//! - [`opens`]: what has the device open, and what has not;
 //! - [`silence`]: a driver that hangs;
 //! - [`whole`]: the whole supervisor over a driver that says what a test has it say.
 
 mod innocents;
+mod opens;
 mod silence;
 mod whole;
 
@@ -24,6 +26,9 @@ use crate::start::rundir::RunDir;
 use crate::system::procs::{Stat, start_ticks};
 
 /// A shell in the place of a `divvy run`: it starts programs, ends them and waits for them when told to.
+/// What stands for a GPU's node: no other process of these tests has it open.
+const NODE: &str = "/dev/full";
+
 struct Shell {
     child: Child,
     input: ChildStdin,
@@ -65,7 +70,16 @@ impl Shell {
     }
 
     fn spawn(&mut self) -> u32 {
-        let pid = self.told("sleep 600 >/dev/null & echo $!");
+        self.spawn_with("")
+    }
+
+    /// One that has [`NODE`] open.
+    fn spawn_on_device(&mut self) -> u32 {
+        self.spawn_with(&format!("9<{NODE}"))
+    }
+
+    fn spawn_with(&mut self, redirection: &str) -> u32 {
+        let pid = self.told(&format!("sleep 600 {redirection} >/dev/null & echo $!"));
         let pid = pid.parse().expect("a number");
         self.spawned.push(pid);
         pid

@@ -1,6 +1,7 @@
 //! The whole supervisor over real processes, and over a driver that says what a test has it say. Its clock is the test's.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::decide::supervise::time::Used;
 use crate::leasing::Charge;
 use crate::start::rundir::RunDir;
 use crate::start::settings::Settings;
+use crate::supervisor::opens::Opens;
 use crate::supervisor::register::Register;
 use crate::supervisor::sight::{Sight, Told, Whose, since_boot};
 use crate::supervisor::slices::Slices;
@@ -34,6 +36,8 @@ pub fn pass(time: u64) {
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(1_000_000 * MS) };
+    /// The numbers of the machine's GPUs' nodes. Without any it is not known which process has one open.
+    pub static NODES: RefCell<HashSet<u64>> = RefCell::default();
 }
 
 /// What the driver says at a look, and what the leases do.
@@ -107,6 +111,7 @@ impl Whole {
             journal: daemon.journal.clone(),
             known: Mutex::default(),
             clock: || NOW.get(),
+            nodes: || NODES.with_borrow(Clone::clone),
             frozen: Mutex::default(),
             ended: AtomicU64::new(0),
             freezes: AtomicU64::new(0),
@@ -455,16 +460,22 @@ fn memory_that_an_ended_process_left_to_another_counts_and_is_no_later_processes
     let of_other = |event: &EventRecord| event.slice_id.as_deref() == Some("4567cdef");
     assert!(!whole.events().iter().any(of_other), "{:?}", whole.events());
     // The number is one of another user's slice from now on.
+    let opens = Opens::of(whole.supervisor.run.path(), &whole.device, whole.supervisor.nodes);
     let mut register = std::mem::take(&mut whole.supervisor.lock().register);
     let mut records = records;
     records[1].uid += 1;
     let slices = Slices::of(&records, &whole.supervisor.members);
     register.settle();
     let now = || Told::at(since_boot() + 20 * MS, 0);
-    assert!(matches!(register.whose(killed, now(), &slices), Whose::Slice(_, slice) if slice == "0123abcd"));
+    assert!(
+        matches!(register.whose(killed, now(), &slices, &opens), Whose::Slice(_, slice) if slice == "0123abcd")
+    );
     let _chance = std::fs::write("/proc/sys/kernel/ns_last_pid", (killed - 1).to_string());
     if other.spawn() == killed {
-        assert!(matches!(register.whose(killed, now(), &slices), Whose::Unknown));
+        assert!(matches!(
+            register.whose(killed, now(), &slices, &opens),
+            Whose::Unknown
+        ));
     }
 }
 
@@ -475,6 +486,7 @@ fn a_sample_of_the_last_second_is_of_the_process_that_had_the_number_then() {
     let (mut shell, mut other) = (Shell::start(), Shell::start());
     let records = [supervised("0123abcd", &shell), supervised("4567cdef", &other)];
     let slices = Slices::of(&records, &whole.supervisor.members);
+    let opens = Opens::of(whole.supervisor.run.path(), &whole.device, whole.supervisor.nodes);
     let mut register = Register::default();
     let before = shell.spawn();
     assert!(register.find(before, &slices).is_some());
@@ -482,7 +494,7 @@ fn a_sample_of_the_last_second_is_of_the_process_that_had_the_number_then() {
     register.settle();
     let of = |register: &mut Register, sampled: u64| {
         let told = Told::at(since_boot() + 20 * MS, sampled);
-        match register.whose(before, told, &slices) {
+        match register.whose(before, told, &slices, &opens) {
             Whose::Slice(_, slice) => slice,
             Whose::Other => "other".into(),
             Whose::Unknown => "unknown".into(),
