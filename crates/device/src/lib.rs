@@ -34,7 +34,7 @@ pub use granted::granted_in;
 pub use hardware::{ProcessUsage, Usage, page_files_in, usage, usage_in};
 pub use inventory::{DeviceFacts, devices, devices_from_env};
 pub use mig::{Instance, State as MigState, StoreError};
-pub use nvml::{TABLE as NVML_TABLE, nvlinks};
+pub use nvml::{TABLE as NVML_TABLE, brand, nvlinks};
 pub use pages::{SOCKET as PAGES_SOCKET, SetAsideError, new_engine_page, pages_of, set_aside};
 pub use pid::NAMESPACE;
 pub use product::identity::{PciAddress, Uuid};

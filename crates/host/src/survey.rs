@@ -7,7 +7,7 @@ use divvy_model::{DeviceRecord, Fault, Hardware, Vendor};
 
 use crate::inventory::{Sources, take};
 use crate::machine::{self, Machine, Sysroot};
-use crate::nvidia::Nvidia;
+use crate::nvidia::{self, Nvidia};
 use crate::topology::Nvlinks;
 
 /// See the module.
@@ -112,12 +112,20 @@ fn emulated_links(devices: &[DeviceRecord]) -> Nvlinks {
 
 fn with_vendor(mut device: DeviceRecord) -> DeviceRecord {
     let emulated = device.kind == divvy_model::DeviceKind::Emulated;
+    let product = device.profile.as_deref();
+    let brand = product
+        .and_then(divvy_device::brand)
+        .and_then(nvidia::brand)
+        .map(str::to_owned);
     let facts = device.hardware.get_or_insert_default();
     facts.vendor = if emulated {
         Vendor::Emulated
     } else {
         Vendor::Nvidia
     };
+    if emulated {
+        facts.brand = brand;
+    }
     device
 }
 
@@ -128,6 +136,8 @@ fn merged(kernel: Hardware, listed: Option<Box<Hardware>>, told: Hardware) -> Ha
     Hardware {
         mig_mode: told.mig_mode.or(kernel.mig_mode),
         mig_instance: listed.and_then(|listed| listed.mig_instance),
+        driver_version: told.driver_version.or(kernel.driver_version),
+        brand: told.brand,
         processes: told.processes,
         health,
         ..kernel

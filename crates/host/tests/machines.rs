@@ -46,6 +46,7 @@ fn eight_mi300x_whole() {
         (Some(2), Some(0), Some(40))
     );
     assert_eq!(facts.cpu_list.as_deref(), Some("0-47"));
+    assert_eq!(facts.pcie_root.as_deref(), Some("pci0000:04"));
     let link = facts.pcie.as_ref().expect("a link");
     assert_eq!((link.width, link.megatransfers), (16, 32_000));
     let partition = facts.partition.as_ref().expect("a partition mode");

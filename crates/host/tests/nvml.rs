@@ -85,6 +85,13 @@ fn nvml_tells_of_emulated_devices_what_their_profiles_say() {
         let has_mig = seen.name.contains("H100") || seen.name.contains("A100");
         assert_eq!(facts.mig_mode, has_mig.then_some(false), "{}", seen.name);
         assert!(facts.health.is_empty(), "{:?}", facts.health);
+        assert_eq!(facts.driver_version, report.driver_version);
+        let brand = if seen.name.contains("T4") {
+            "Tesla"
+        } else {
+            "Nvidia"
+        };
+        assert_eq!(facts.brand.as_deref(), Some(brand), "{}", seen.name);
     }
 }
 

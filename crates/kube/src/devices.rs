@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use divvy_model::{DeviceKind, DeviceRecord, Vendor};
+use divvy_model::{DeviceKind, DeviceRecord, Hardware, Vendor};
 use k8s_openapi::api::resource::v1::{
     CapacityRequestPolicy, CapacityRequestPolicyRange, CounterSet, Device, DeviceAttribute, DeviceCapacity,
     DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec,
@@ -223,10 +223,16 @@ fn attributes(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceAttri
         })
     };
     let pci = if emulated { "" } else { device.pci_address.as_str() };
+    let told = |of: fn(&Hardware) -> &Option<String>| facts.and_then(|facts| of(facts).as_deref());
     let all = [
         ("type", text(kind)),
         ("uuid", text(&device.uuid)),
         ("productName", text(&device.name)),
+        ("brand", told(|facts| &facts.brand).and_then(text)),
+        (
+            "driverVersion",
+            told(|facts| &facts.driver_version).and_then(version),
+        ),
         ("vendor", text(vendor)),
         ("architecture", text(architecture(&device.compute_capability))),
         ("cudaComputeCapability", version(&device.compute_capability)),
@@ -235,6 +241,10 @@ fn attributes(device: &DeviceRecord, form: Form) -> BTreeMap<String, DeviceAttri
         ("parentUUID", place.and_then(|place| text(&place.gpu_uuid))),
         ("profile", place.and_then(|place| text(place.profile.as_deref()?))),
         ("resource.kubernetes.io/pciBusID", text(pci)),
+        (
+            "resource.kubernetes.io/pcieRoot",
+            told(|facts| &facts.pcie_root).and_then(text),
+        ),
     ];
     let kept = all
         .into_iter()
@@ -412,7 +422,7 @@ fn slice_name(node: &str, part: &str) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use divvy_model::{Bytes, Hardware};
+    use divvy_model::Bytes;
 
     use super::*;
     use crate::quantity::whole;
@@ -492,8 +502,21 @@ pub(crate) mod tests {
     fn attributes_have_nvidias_names() {
         let mut mig = device(1);
         mig.kind = DeviceKind::Mig;
-        let attributes = attributes(&device(0), Form::Whole);
+        let mut first = device(0);
+        first.hardware = Some(Box::new(Hardware {
+            brand: Some("Nvidia".into()),
+            driver_version: Some("580.65.06".into()),
+            pcie_root: Some("pci0000:60".into()),
+            numa_node: Some(1),
+            ..Hardware::default()
+        }));
+        let attributes = attributes(&first, Form::Whole);
         let string = |name: &str| attributes[name].string.as_deref();
+        assert_eq!(string("brand"), Some("Nvidia"));
+        assert_eq!(string("resource.kubernetes.io/pcieRoot"), Some("pci0000:60"));
+        // As semantic versions are, without leading zeros.
+        assert_eq!(attributes["driverVersion"].version.as_deref(), Some("580.65.6"));
+        assert_eq!(attributes["numaNode"].int, Some(1));
         assert_eq!(string("type"), Some("gpu"));
         assert_eq!(string("productName"), Some("NVIDIA H200"));
         assert_eq!(string("architecture"), Some("Hopper"));

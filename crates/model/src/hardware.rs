@@ -48,9 +48,18 @@ pub struct Hardware {
     /// The kernel's driver that is bound, `nvidia`, `amdgpu`, `vfio-pci`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
+    /// Version of the driver as it says, `550.54.15`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_version: Option<String>,
+    /// NVIDIA's brand, `Nvidia`, `GeForce` or `QuadroRTX`, in the spelling of NVIDIA's driver for Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brand: Option<String>,
     /// NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
+    /// The PCIe root complex below which it sits, as the kernel names it: `pci0000:60`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pcie_root: Option<String>,
     /// CPUs near it, `0-23,96-119`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_list: Option<String>,

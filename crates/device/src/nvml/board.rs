@@ -103,6 +103,13 @@ const T4: Board = Board {
     nvlinks: 0,
 };
 
+/// NVML's number of a product's brand, by the name used in `DIVVY_EMULATED`; none for an unknown product.
+pub fn brand(product: &str) -> Option<u32> {
+    let mut profiles = crate::product::profile::PROFILES.iter();
+    let profile = profiles.find(|profile| profile.key == product)?;
+    Some(board(profile).brand.0)
+}
+
 /// The board of a product.
 pub fn board(profile: &Profile) -> &'static Board {
     match profile.key {

@@ -27,6 +27,7 @@ mod state;
 mod table;
 mod utilization;
 
+pub use board::brand;
 pub use links::nvlinks;
 pub use table::TABLE;
 

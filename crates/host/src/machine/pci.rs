@@ -83,6 +83,8 @@ fn function(root: &Sysroot, address: &str, notes: &mut Vec<String>) -> Option<Pc
         boot_display: root.text(&at("boot_vga")).as_deref() == Some("1"),
         ..Hardware::default()
     };
+    let path = path(root, address);
+    facts.pcie_root = path.first().filter(|first| first.starts_with("pci")).cloned();
     if let Some(group) = facts.iommu_group {
         facts.iommu_peers = peers(root, group, address);
     }
@@ -100,7 +102,7 @@ fn function(root: &Sysroot, address: &str, notes: &mut Vec<String>) -> Option<Pc
         pci_id,
         class,
         driver: facts.driver.clone(),
-        path: path(root, address),
+        path,
         facts,
     })
 }

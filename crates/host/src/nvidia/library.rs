@@ -87,11 +87,16 @@ impl super::NvidiaLibrary for Library {
         use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
         let mut facts = Hardware {
             vendor: Vendor::Nvidia,
+            driver_version: self.nvml.get().and_then(|nvml| nvml.sys_driver_version().ok()),
             ..Hardware::default()
         };
         let Some(device) = self.nvml.get().and_then(|nvml| nvml.device_by_uuid(uuid).ok()) else {
             return facts;
         };
+        let brand = device.brand().ok();
+        facts.brand = brand
+            .and_then(|brand| super::brand(brand.as_c()))
+            .map(str::to_owned);
         facts.mig_mode = device.mig_mode().ok().map(|mode| mode.current == 1);
         let processes = self.usage(uuid).processes.into_iter();
         facts.processes = processes

@@ -39,6 +39,32 @@ pub struct NvidiaReport {
     pub failure: Option<String>,
 }
 
+/// NVML's number of a brand (`nvmlBrandType_t`) as the word that NVIDIA's driver for Kubernetes publishes; none for an unknown one.
+#[must_use]
+pub fn brand(number: u32) -> Option<&'static str> {
+    const WORDS: [&str; 17] = [
+        "",
+        "Quadro",
+        "Tesla",
+        "NVS",
+        "Grid",
+        "GeForce",
+        "Titan",
+        "NvidiaVApps",
+        "NvidiaVPC",
+        "NvidiaVCS",
+        "NvidiaVWS",
+        "NvidiaCloudGaming",
+        "QuadroRTX",
+        "NvidiaRTX",
+        "Nvidia",
+        "GeForceRTX",
+        "TitanRTX",
+    ];
+    let word = WORDS.get(usize::try_from(number).ok()?)?;
+    (!word.is_empty()).then_some(*word)
+}
+
 /// What the driver says of who uses a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
