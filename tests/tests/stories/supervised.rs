@@ -461,7 +461,7 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
     let Some(python) = system_python() else { return };
     // A copy that is written again would end those that have it mapped.
     let library = renamed(&host);
-    let ways = ["path", "replaced", "forge", "fork", "headless"];
+    let ways = ["path", "replaced", "forge", "inflate", "fork", "headless"];
     let thieves: Vec<Tenant> = ways
         .iter()
         .map(|way| {
