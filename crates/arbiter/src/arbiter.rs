@@ -99,7 +99,8 @@ impl Arbiter {
         } else {
             heartbeat.saturating_mul(2)
         };
-        if self.clock.advance(now, longest, 0) {
+        if let Some(leap) = self.clock.advance(now, longest, 0) {
+            self.note_leap(leap);
             self.tell_all_again();
         }
         let now = self.clock.now();

@@ -33,6 +33,16 @@ impl Arbiter {
         }
     }
 
+    /// The caller's clock leapt, because the machine slept or the caller did. Holders are not charged for that, and may have
+    /// used the device all the same.
+    pub(crate) fn note_leap(&mut self, leap: Nanos) {
+        let tenants = self.tenants.iter_mut().flatten();
+        let leaseholders = tenants.flat_map(|tenant| &mut tenant.leaseholders);
+        for leaseholder in leaseholders.filter(|leaseholder| leaseholder.held.is_some()) {
+            leaseholder.leased += u128::from(leap);
+        }
+    }
+
     /// Notes the part of a charge in which others had work on the device: one whose lease has expired, or the holder
     /// beside it.
     fn note_shared(&mut self, i: usize, h: usize, run: Nanos) {

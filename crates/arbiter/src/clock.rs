@@ -19,22 +19,23 @@ impl Clock {
     }
 
     /// Moves on to the caller's `outside`. A step of more than `longest` counts as `counted`, a step back as nothing.
-    /// Returns whether it was a jump: times told to tenants before it mean something else now.
-    pub fn advance(&mut self, outside: Nanos, longest: Nanos, counted: Nanos) -> bool {
+    /// Returns how far a jump went by the caller's clock, nothing where it was none: times told to tenants before it mean
+    /// something else now.
+    pub fn advance(&mut self, outside: Nanos, longest: Nanos, counted: Nanos) -> Option<Nanos> {
         if !self.started {
             *self = Self {
                 now: outside,
                 outside,
                 started: true,
             };
-            return false;
+            return None;
         }
         let step = outside.checked_sub(self.outside);
         self.outside = outside;
         let (passed, jumped) = match step {
-            None => (0, true),
-            Some(step) if step > longest => (counted, true),
-            Some(step) => (step, false),
+            None => (0, Some(0)),
+            Some(step) if step > longest => (counted, Some(step)),
+            Some(step) => (step, None),
         };
         self.now = self.now.saturating_add(passed);
         jumped
@@ -60,15 +61,15 @@ mod tests {
     #[test]
     fn ordinary_steps_count_and_jumps_do_not() {
         let mut clock = Clock::default();
-        assert!(!clock.advance(1_000, 100, 10));
-        assert!(!clock.advance(1_100, 100, 10));
+        assert_eq!(clock.advance(1_000, 100, 10), None);
+        assert_eq!(clock.advance(1_100, 100, 10), None);
         assert_eq!(clock.now(), 1_100);
-        assert!(clock.advance(9_000, 100, 10), "ahead");
+        assert_eq!(clock.advance(9_000, 100, 10), Some(7_900), "ahead");
         assert_eq!(clock.now(), 1_110);
         assert_eq!(clock.outside(1_120), 9_010);
-        assert!(clock.advance(500, 100, 10), "back");
+        assert_eq!(clock.advance(500, 100, 10), Some(0), "back");
         assert_eq!(clock.now(), 1_110);
-        assert!(!clock.advance(550, 100, 10));
+        assert_eq!(clock.advance(550, 100, 10), None);
         assert_eq!(clock.now(), 1_160);
         assert_eq!(clock.outside(1_150), 540);
         assert_eq!(clock.outside(Nanos::MAX), Nanos::MAX);

@@ -50,7 +50,8 @@ pub(crate) struct Leaseholder {
     pub is_squared: bool,
     /// Everything it was charged here.
     pub charged: u128,
-    /// The part of that which the clock says: its unreleased leases. The rest is the tenant's own word.
+    /// How long it held leases here that were its to use, by the clock, leaps of that included. What it was charged beyond that is
+    /// its own word.
     pub leased: u128,
     /// How long it held a lease here while the work of the tenant before was still in flight. It was not charged for that.
     pub waited: u128,

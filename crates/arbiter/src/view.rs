@@ -29,8 +29,8 @@ pub struct View {
     pub terms: Terms,
     /// Everything it was charged on the device, nanoseconds.
     pub charged: u128,
-    /// The part of that which it held a lease for, nanoseconds. The rest is what it reported beyond: its own word, which says
-    /// nothing of what it may use.
+    /// How long it held leases that were its to use, in nanoseconds. What it was charged beyond that it reported: its own
+    /// word, which says nothing of what it may use.
     pub leased: u128,
     /// How long it held a lease on the device and was not charged, because the tenant before was charged for that time:
     /// its work was still in flight. In nanoseconds. The device may run both in turns.

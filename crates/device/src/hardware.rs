@@ -133,7 +133,7 @@ fn of_instance(directory: &Path, memory: Uuid, own: Uuid, place: (u32, u32)) -> 
     Ok(usage)
 }
 
-/// The files of a device's pages, as their file systems and numbers: a process that holds memory of the device has one open.
+/// The files of a device's pages, as their file systems and numbers: a program that uses the device opens one.
 #[must_use]
 pub fn page_files_in(directory: &Path, id: &str) -> Vec<(u64, u64)> {
     let pages = pages::pages_of(directory, id).into_iter();

@@ -31,7 +31,8 @@ impl Isolation {
             Self::Env => "a program that ignores the variables, or uses more than its share",
             Self::Cooperative => "a program that sets out to bypass its limits: they live in its own process",
             Self::Supervised => {
-                "a burst of a second at most; faults and side channels of the shared device itself"
+                "a burst of a second at most; memory that a process leaves to one of another slice; faults and side channels of \
+                 the shared device itself"
             }
             Self::Enforced => "faults and side channels of the shared device itself, and root on the host",
             Self::Hardware => "contention for PCIe and host memory; side channels across partitions",

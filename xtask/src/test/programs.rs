@@ -14,10 +14,11 @@ use crate::cargo::cargo;
 const TIMED: [&str; 3] = ["engine", "gate", "kit"];
 
 /// Scenarios that look at processes' shares of time, so each of them runs by itself.
-const ALONE: [&str; 3] = [
+const ALONE: [&str; 4] = [
     "supervised::a_static_program_has_no_more_than_its_share",
     "supervised::a_program_of_many_short_processes_past_the_gate_has_no_more_than_its_share",
     "supervised::a_program_that_passes_the_gate_has_no_more_than_its_share",
+    "supervised::whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share",
 ];
 
 /// One test program.

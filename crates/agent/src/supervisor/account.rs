@@ -78,6 +78,11 @@ impl Accounts {
                         .find(|one| (&one.slice, &one.device) == (&record.id, &share.device_uuid));
                     Account {
                         is_adopted: is_first,
+                        time: if is_first {
+                            Time::of_adopted(at)
+                        } else {
+                            Time::default()
+                        },
                         largest: known.map(|one| one.bytes),
                         seen_at: at,
                         ..Account::default()

@@ -21,14 +21,9 @@ impl Turn<'_> {
         let limit = self.account.limit;
         let why =
             format!("is ended: its slice held {beyond} beyond its limit of {limit} for more than a second");
-        // A driver tells of numbers, and a number may have become another process's: what has no device open holds nothing.
-        if !self.is_on_the_device(processes) {
-            self.report_none(beyond);
-            return;
-        }
         match target {
-            Target::One(id) => self.end_on_the_device(vec![id], processes, &why),
-            Target::Holders(ids) => self.end_on_the_device(ids, processes, &why),
+            Target::One(id) => self.end_these(vec![id], &why),
+            Target::Holders(ids) => self.end_these(ids, &why),
             Target::All => {
                 // What is stopped starts no other.
                 let using: Vec<ProcessId> = processes.iter().map(|held| held.id).collect();
@@ -49,43 +44,6 @@ impl Turn<'_> {
                 self.freezer.release(&self.record.id);
             }
         }
-    }
-
-    /// Ends those of these processes that have the device open. Where none has, another of the slice's has what they took: those
-    /// end that have the device open and are not told of.
-    fn end_on_the_device(&mut self, mut ids: Vec<ProcessId>, processes: &[Held], why: &str) {
-        ids.retain(|id| self.may_use(*id));
-        if ids.is_empty() {
-            let told: HashSet<ProcessId> = processes.iter().map(|held| held.id).collect();
-            ids = self.register.members(self.record, self.slices);
-            ids.retain(|id| !told.contains(id) && self.may_use(*id));
-        }
-        self.end_these(ids, why);
-    }
-
-    /// Whether one of its processes may have the device open.
-    pub fn is_on_the_device(&mut self, processes: &[Held]) -> bool {
-        processes.iter().any(|held| self.may_use(held.id)) || {
-            let members = self.register.members(self.record, self.slices);
-            members.into_iter().any(|id| self.may_use(id))
-        }
-    }
-
-    /// Whether this process, which lives, may have the device open.
-    fn may_use(&self, id: ProcessId) -> bool {
-        let vouched = self.register.get(id);
-        vouched.is_some_and(|vouched| !self.opens.are_none(id.pid, vouched.owner().0))
-    }
-
-    /// Reports once that nothing is ended, because none of its processes has the device open.
-    pub fn report_none(&mut self, beyond: Bytes) {
-        self.report(
-            0,
-            format!(
-                "the driver says that its processes hold {beyond} beyond its limit, and none of them has the device open: \
-                 they are let be"
-            ),
-        );
     }
 
     /// Ends these processes. The event comes first: a `divvy run` that waits for one of them asks as soon as that ends.

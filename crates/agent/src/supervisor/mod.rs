@@ -270,7 +270,6 @@ impl Supervisor {
                     freezer,
                     killed: &mut known.killed,
                     slices: &slices,
-                    opens: &opens,
                     at,
                     has_ended: !is_there(record),
                 };

@@ -1,7 +1,8 @@
-//! Whether a process has the device open, asked at most once a look for each device's marks.
+//! Whether a process has the device open.
 //!
 //! A driver tells of numbers. One that ended and was given to another process stands for what the first left behind, where a
-//! third has that: a process that has the device not open holds nothing of it, whatever the driver says of its number.
+//! third has that. A process that began after the driver told of its number, and has the device not open, holds nothing of it.
+//! Of any other process that says nothing: it may hide what it has open, in a message or in a thread's own table.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;

@@ -105,6 +105,8 @@ pub(super) struct Register {
     ended: HashMap<u32, Ended>,
     /// The numbers of this look's figures.
     named: HashSet<u32>,
+    /// Since when drivers tell of each number at each look, in the kernel's ticks since boot.
+    told_since: HashMap<u32, u64>,
 }
 
 /// A number whose process has ended.
@@ -163,6 +165,7 @@ impl Register {
     /// such a number from now on is another's.
     pub fn forget_unnamed(&mut self, asked: u64) {
         let named = std::mem::take(&mut self.named);
+        self.told_since.retain(|pid, _| named.contains(pid));
         self.ended
             .retain(|pid, ended| ended.at >= asked || named.contains(pid));
     }
@@ -199,12 +202,9 @@ impl Register {
     /// Where the process that has the number now has the device not open, the figure is of what the one before left to another.
     pub fn whose(&mut self, pid: u32, told: Told, slices: &Slices<'_>, opens: &Opens<'_>) -> Whose {
         self.named.insert(pid);
+        self.told_since.entry(pid).or_insert(told.asked);
         let found = self.find(pid, slices);
         let living = found.and_then(|id| self.get(id).map(|known| (id, known.slice.clone(), known.uid)));
-        let is_others = |uid: Option<u32>| {
-            let uid = uid.or_else(|| real_user(pid));
-            uid.is_some_and(|uid| opens.are_none(pid, uid))
-        };
         let start_ticks = match (&living, Stat::of(pid)) {
             (Some((id, ..)), _) => Some(id.start_ticks),
             (None, Ok(stat)) if !stat.has_ended() => Some(stat.start_ticks),
@@ -231,7 +231,19 @@ impl Register {
             if start_ticks >= told.from && !is_same_slice && of.is_some() {
                 return ended.whose();
             }
-            if !is_sampled && ended.of.is_some() && is_others(living.as_ref().map(|(.., uid)| *uid)) {
+            // A process that could have closed what it opened is not believed: only a number that was told of before it began is
+            // another's. Nor is another user's slice answerable for it, unless that was so before.
+            let uid = living.as_ref().map(|(.., uid)| *uid).or_else(|| real_user(pid));
+            let is_later = self
+                .told_since
+                .get(&pid)
+                .is_some_and(|since| start_ticks > *since);
+            if let (Some(uid), Some((.., former)), true, false) = (uid, &ended.of, is_later, is_sampled)
+                && opens.are_none(pid, uid)
+            {
+                if uid != *former && !ended.is_kept {
+                    return Whose::Unknown;
+                }
                 ended.is_kept |= ended.at.saturating_add(TAKEN_DOWN) < told.asked_at;
                 ended.told = Instant::now();
                 return ended.whose();

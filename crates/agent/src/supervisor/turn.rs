@@ -8,7 +8,6 @@ use divvy_model::{Bytes, DeviceRecord, OnOveruse, SliceRecord};
 use super::Supervisor;
 use super::account::Account;
 use super::freezer::Freezer;
-use super::opens::Opens;
 use super::register::Register;
 use super::sight::OfSlice;
 use super::slices::Slices;
@@ -29,7 +28,6 @@ pub(super) struct Turn<'a> {
     pub freezer: &'a mut Freezer,
     pub killed: &'a mut Killed,
     pub slices: &'a Slices<'a>,
-    pub opens: &'a Opens<'a>,
     /// When the figures are of, in nanoseconds.
     pub at: u64,
     /// The slice has ended, and processes of it live.
@@ -111,10 +109,6 @@ impl Turn<'_> {
             match self.record.terms.on_overuse {
                 OnOveruse::End => self.end(target, found.beyond, &processes),
                 OnOveruse::Freeze => {
-                    if !self.is_on_the_device(&processes) {
-                        self.report_none(found.beyond);
-                        return found.ends_in.map(Duration::from_nanos);
-                    }
                     if !self.account.is_frozen[0] {
                         self.supervisor.freezes.fetch_add(1, Relaxed);
                         let message = format!(

@@ -33,8 +33,8 @@ pub(crate) struct Held {
     pub leaves: bool,
     /// It has ended, and another process keeps what it had.
     pub has_ended: bool,
-    /// It has ended just now: what it had is on its way back, or another process keeps it. It counts, and ends no process
-    /// before that is known.
+    /// It has ended just now: what it had is on its way back, or another process keeps it. It counts once that is known, from
+    /// the end on.
     pub returns: bool,
 }
 
@@ -69,8 +69,7 @@ pub(crate) enum Target {
 pub(crate) struct Finding {
     /// How much the slice holds beyond its limit and what is allowed for.
     pub beyond: Bytes,
-    /// It is beyond its limit, if what has just ended counts: in so many nanoseconds that has consequences. It is nothing
-    /// where it has them now.
+    /// It is beyond its limit, if what has just ended counts: in so many nanoseconds that may have consequences.
     pub ends_in: Option<u64>,
     /// The processes that are to be ended now.
     pub end: Option<Target>,
@@ -105,6 +104,8 @@ pub(crate) struct Memory {
     seen: HashMap<ProcessId, (Bytes, u64)>,
     /// The processes that were to be ended, and are there still.
     ending: HashMap<ProcessId, Ending>,
+    /// When those were seen first that have ended just now.
+    returning: HashMap<ProcessId, u64>,
     /// How often some were, of late, and when last.
     ends: u32,
     ended_at: u64,
@@ -115,6 +116,7 @@ impl Memory {
     pub fn look(&mut self, look: &Look<'_>) -> Finding {
         let (returning, there): (Vec<Held>, Vec<Held>) =
             look.processes.iter().copied().partition(|held| held.returns);
+        let kept_for = self.note_returning(&returning, &there, look.at);
         let present: HashSet<ProcessId> = there.iter().map(|held| held.id).collect();
         self.seen.retain(|id, _| present.contains(id));
         self.ending.retain(|id, _| present.contains(id));
@@ -164,15 +166,18 @@ impl Memory {
         }
         finding.unending.sort_unstable();
         let missed = std::mem::take(&mut self.missed);
-        if let Some((at, was_beyond)) = self.looked.replace((look.at, counts)) {
+        if let Some((at, was_beyond)) = self.looked.replace((look.at, is_beyond)) {
             let time = look.at.saturating_sub(at);
-            self.beyond_for = match counts && was_beyond {
+            self.beyond_for = match is_beyond && was_beyond {
                 // What happened while the driver did not answer is unknown. A look that is late all the same counts in
                 // full: a tenant can make looks slow.
                 _ if missed && time > GRACE => 0,
                 true => self.beyond_for.saturating_add(time).min(GRACE),
                 false => self.beyond_for.saturating_sub(time / 4),
             };
+        }
+        if is_beyond {
+            self.beyond_for = self.beyond_for.saturating_add(kept_for).min(GRACE);
         }
         if !counts {
             return finding;
@@ -186,6 +191,16 @@ impl Memory {
             finding.end = self.target(&staying, look.context);
         }
         finding
+    }
+
+    /// Notes what has ended just now. Returns for how long one has been gone that is known to be kept by another from this look on.
+    fn note_returning(&mut self, returning: &[Held], there: &[Held], at: u64) -> u64 {
+        let before = std::mem::take(&mut self.returning);
+        let since = |held: &Held| (held.id, before.get(&held.id).copied().unwrap_or(at));
+        self.returning = returning.iter().map(since).collect();
+        let kept = there.iter().filter(|held| held.has_ended);
+        let gone_for = kept.filter_map(|held| before.get(&held.id).map(|since| at.saturating_sub(*since)));
+        gone_for.max().unwrap_or(0)
     }
 
     /// Notes that some processes were to be ended: those that were signalled, and those whose signal was refused. The

@@ -35,6 +35,8 @@ const PROBATION: u64 = 10 * SECOND;
 /// For how long work goes on that was launched while the gate was open.
 const IN_FLIGHT: u64 = 5 * SECOND;
 /// For how long a process's total is remembered that the driver does not tell.
+/// The same behind a start of the agent's, for launches under leases of the agent before.
+const TAKEN_OVER: u64 = 1500 * MILLISECOND;
 const LEFT_OUT: u64 = 10 * SECOND;
 /// A slice that uses so much while it is frozen does not stand still: its freeze is of no use.
 const FREEZE_FAILS: u64 = SECOND;
@@ -114,6 +116,14 @@ pub(crate) struct Time {
 }
 
 impl Time {
+    /// Of a slice that an earlier agent made: what its programs launched under that one's leases may still run.
+    pub fn of_adopted(at: u64) -> Self {
+        Self {
+            in_flight_until: at.saturating_add(TAKEN_OVER),
+            ..Self::default()
+        }
+    }
+
     /// Whether it is to be stopped now.
     #[cfg(test)]
     pub fn is_frozen(&self) -> bool {
