@@ -178,7 +178,8 @@ impl Supervisor {
         // What an inner slice left behind is the outer one's, which gave it that.
         for record in &ended {
             let outer = record.parent_id.as_ref();
-            if let Some(outer) = records.iter().find(|other| Some(&other.id) == outer) {
+            let is_outer = |other: &&SliceRecord| Some(&other.id) == outer && is_supervised(other);
+            if let Some(outer) = records.iter().find(is_outer) {
                 known.register.hand_over(&record.id, outer);
             }
         }

@@ -13,6 +13,19 @@ fn with_a_node() {
     NODES.set(HashSet::from([node.rdev()]));
 }
 
+/// Ends a process of the one shell. The other starts one that gets its number, or the test is skipped.
+fn passed_on(pid: u32, from: &mut Shell, to: &mut Shell) -> Option<u32> {
+    // The kernel tells starts in hundredths of a second, and a look of these tests asks two of them later.
+    std::thread::sleep(Duration::from_millis(50));
+    from.end(pid);
+    let _chance = std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string());
+    let next = to.spawn();
+    if next != pid {
+        eprintln!("skipped: the number went to another process");
+    }
+    (next == pid).then_some(next)
+}
+
 /// A process can hide what it has open: in a message to itself, in a thread's own table, or as a mapping.
 #[test]
 fn one_that_hides_what_it_has_open_is_ended() {
@@ -37,15 +50,9 @@ fn a_number_that_another_slice_s_process_got_is_not_its_own_memory() {
     let (taker, holder) = (thief.spawn_on_device(), thief.spawn_on_device());
     let says = || Says::memory(&[(taker, 3000 * MIB)]);
     whole.look(&records, says());
-    // The kernel tells starts in hundredths of a second.
-    std::thread::sleep(Duration::from_millis(20));
-    thief.end(taker);
-    let _chance = std::fs::write("/proc/sys/kernel/ns_last_pid", (taker - 1).to_string());
-    let innocent = other.spawn();
-    if innocent != taker {
-        eprintln!("skipped: the number went to another process");
+    let Some(innocent) = passed_on(taker, &mut thief, &mut other) else {
         return;
-    }
+    };
     whole.until(&records, says, || !lives(holder));
     assert!(lives(innocent), "{:?}", whole.events());
     let mut events = whole.events().into_iter();
@@ -62,11 +69,7 @@ fn another_user_s_slice_answers_for_no_process_that_got_its_number() {
     let (worker, ended) = (honest.spawn_on_device(), honest.spawn_on_device());
     let held = || Says::memory(&[(worker, MIB), (ended, MIB)]);
     whole.look(&records, held());
-    std::thread::sleep(Duration::from_millis(20));
-    honest.end(ended);
-    let _chance = std::fs::write("/proc/sys/kernel/ns_last_pid", (ended - 1).to_string());
-    if thief.spawn() != ended {
-        eprintln!("skipped: the number went to another process");
+    if passed_on(ended, &mut honest, &mut thief).is_none() {
         return;
     }
     // It hides what it has open.
@@ -85,16 +88,11 @@ fn the_same_outside_of_all_slices() {
     let (taker, holder) = (thief.spawn_on_device(), thief.spawn_on_device());
     let says = || Says::memory(&[(taker, 3000 * MIB)]);
     whole.look(&records, says());
-    // The kernel tells starts in hundredths of a second.
-    std::thread::sleep(Duration::from_millis(20));
-    thief.end(taker);
-    let _chance = std::fs::write("/proc/sys/kernel/ns_last_pid", (taker - 1).to_string());
-    if other.spawn() != taker {
-        eprintln!("skipped: the number went to another process");
+    let Some(innocent) = passed_on(taker, &mut thief, &mut other) else {
         return;
-    }
+    };
     whole.until(&records, says, || !lives(holder));
-    assert!(lives(taker), "{:?}", whole.events());
+    assert!(lives(innocent), "{:?}", whole.events());
 }
 
 #[test]
