@@ -1,4 +1,4 @@
-//! Whether a process has a device open: the kernel says so, and no tenant can say otherwise.
+//! Whether a process has a device open, as the kernel shows it. A process can hide that, in a message or in a thread's own table.
 
 use std::collections::HashSet;
 use std::fs;
