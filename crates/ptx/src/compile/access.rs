@@ -306,9 +306,14 @@ impl Emitter<'_> {
         if sure {
             return;
         }
+        self.slow_way(slow, back, pc, dirty);
+    }
+
+    /// The interpreter's way for lanes that the code at `from` does not serve; it goes on at `back`.
+    fn slow_way(&mut self, from: Label, back: Label, pc: u32, dirty: Vec<Held>) {
         let again = self.wanted();
         self.stubs.push(Stub::Slow {
-            from: slow,
+            from,
             back,
             pc,
             dirty,
@@ -343,15 +348,7 @@ impl Emitter<'_> {
         self.no_poll();
         self.asm.bind(back);
         self.issued += 1;
-        let again = self.wanted();
-        self.stubs.push(Stub::Slow {
-            from: slow,
-            back,
-            pc,
-            dirty,
-            again,
-            issued: self.issued,
-        });
+        self.slow_way(slow, back, pc, dirty);
     }
 
     /// The element at an address, in every lane.

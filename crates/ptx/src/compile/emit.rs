@@ -267,17 +267,7 @@ impl<'a> Emitter<'a> {
             }
             Op::Nop if !guarded => self.issued += 1,
             Op::ToGeneric if inst.aux & 15 != 0 => self.interpret(pc),
-            Op::Branch
-            | Op::BranchIf
-            | Op::Load(_)
-            | Op::Store(_)
-            | Op::AddInMemory
-            | Op::End(_)
-            | Op::Barrier
-            | Op::Compare(..)
-            | Op::PredicateLogic
-            | Op::PredicateConstant
-            | Op::Nop => self.interpret(pc),
+            _ if !what.is_data() => self.interpret(pc),
             _ => {
                 self.issued += 1;
                 self.data(inst, what, guarded);

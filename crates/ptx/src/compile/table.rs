@@ -92,27 +92,32 @@ pub(super) fn op(exec: Exec) -> Option<Op> {
     TABLE.get_or_init(table).get(&(exec as usize)).copied()
 }
 
+impl Op {
+    /// Whether it computes each lane's value from its operands: only such a one is compiled with a guard.
+    pub(super) fn is_data(self) -> bool {
+        !matches!(
+            self,
+            Self::Branch
+                | Self::BranchIf
+                | Self::Load(_)
+                | Self::Store(_)
+                | Self::AddInMemory
+                | Self::End(_)
+                | Self::Barrier
+                | Self::Compare(..)
+                | Self::PredicateLogic
+                | Self::PredicateConstant
+                | Self::Nop
+        )
+    }
+}
+
 /// Whether compiled code computes the instruction itself, in warps whose lanes are all active at least.
 pub(super) fn is_compiled(inst: &Inst) -> bool {
     if !is_guarded(inst.exec) {
         return op(inst.exec).is_some();
     }
-    !matches!(
-        op(inst.inner),
-        None | Some(
-            Op::Branch
-                | Op::BranchIf
-                | Op::Load(_)
-                | Op::Store(_)
-                | Op::AddInMemory
-                | Op::End(_)
-                | Op::Barrier
-                | Op::Compare(..)
-                | Op::PredicateLogic
-                | Op::PredicateConstant
-                | Op::Nop
-        )
-    )
+    op(inst.inner).is_some_and(Op::is_data)
 }
 
 /// Whether `exec` runs another function for the lanes whose guard holds.
