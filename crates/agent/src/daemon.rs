@@ -161,6 +161,7 @@ impl Daemon {
             inventory,
         });
         daemon.adoption.adopt();
+        daemon.supervisor.begin();
         daemon.anchors.watch_for_containers();
         daemon.holder.adopt();
         daemon.admission.claims.take_all(&mut daemon.state.lock());

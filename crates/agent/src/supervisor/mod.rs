@@ -123,6 +123,14 @@ struct Seen<'a> {
 }
 
 impl Supervisor {
+    /// Opens the accounts of the slices that an earlier agent made, before this one makes any: those have its indulgence
+    /// for what was launched earlier, and a slice that begins before the first look has none.
+    pub fn begin(&self) {
+        let (records, _) = self.slices(true);
+        let supervised: Vec<&SliceRecord> = records.iter().filter(|record| is_supervised(record)).collect();
+        self.lock().accounts.keep(&supervised, (self.clock)(), &self.run);
+    }
+
     /// Looks once. Returns the pause until the next look.
     pub fn look(&self) -> Duration {
         let before: Vec<SliceRecord> = {

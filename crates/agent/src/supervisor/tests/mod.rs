@@ -413,6 +413,17 @@ fn the_largest_limit_outlives_the_agent_and_an_adopted_slice_is_known_as_such() 
 }
 
 #[test]
+fn a_slice_that_begins_before_the_first_look_is_not_an_earlier_agents() {
+    let whole = whole::Whole::start();
+    let supervisor = &whole.daemon.supervisor;
+    let record = on_device("aaaaaaaa", 5);
+    supervisor.judge(std::slice::from_ref(&record), Vec::new());
+    let accounts = &supervisor.lock().accounts.all;
+    let of = ("aaaaaaaa".to_owned(), "GPU-0".to_owned());
+    assert!(!accounts.get(&of).expect("an account").is_adopted);
+}
+
+#[test]
 fn a_device_that_gives_no_figure_keeps_none_frozen() {
     const SECOND: u64 = 1_000_000_000;
     let folder = tempfile::tempdir().expect("a folder");
