@@ -14,13 +14,15 @@ fn examples() -> PathBuf {
     workspace().join("examples/jobs")
 }
 
-/// A tenant that prints its arguments, its rank, and how many MiB of memory it sees.
+/// A tenant that prints its arguments, its rank, and how many MiB of memory it sees. Ranks share a pipe: a line is one
+/// write, because `print` makes one of each word where PYTHONUNBUFFERED is set.
 const TENANT: &str = r#"
 import ctypes, os, sys
 cuda, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
 assert cuda.cuInit(0) == 0
 assert cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0) == 0
-print("tenant", os.environ.get("RANK", "-"), total.value >> 20, *sys.argv[1:], flush=True)
+words = ["tenant", os.environ.get("RANK", "-"), str(total.value >> 20), *sys.argv[1:]]
+os.write(1, (" ".join(words) + "\n").encode())
 "#;
 
 /// What torchrun and Accelerate do, as far as their command lines go: PyTorch is 800 MB, and is not installed for this.
@@ -40,7 +42,7 @@ while words[0].startswith("-"):
     else:
         sys.exit(f"unknown flag {flag}")
 ranks = [subprocess.Popen([*python, *words], env={**os.environ, "RANK": str(rank)}) for rank in range(count)]
-sys.exit(max(rank.wait() for rank in ranks))
+sys.exit(max(abs(rank.wait()) for rank in ranks))
 "#;
 
 /// A folder with the tenant, as `train.py`, and launchers on the PATH.
@@ -135,19 +137,25 @@ fn ranks_share_a_slice_or_have_one_each() {
     let launch = |which: &str| {
         let mut launch = command(&host, examples().join("launch.sh"), &home);
         let said = succeeded(&finish(launch.arg(which)));
-        tenants(&said)
+        let found: Vec<_> = tenants(&said)
             .into_iter()
             .map(|(rank, total, _)| (rank, total))
-            .collect::<Vec<_>>()
+            .collect();
+        (found, said)
     };
     let ranks = |count: usize, total: u64| {
         (0..count)
             .map(|rank| (rank.to_string(), total))
             .collect::<Vec<_>>()
     };
-    assert_eq!(launch("one"), ranks(2, 8 << 10));
-    assert_eq!(launch("each"), ranks(4, QUARTER));
-    assert_eq!(launch("accelerate"), ranks(1, 8 << 10));
+    for (which, expected) in [
+        ("one", ranks(2, 8 << 10)),
+        ("each", ranks(4, QUARTER)),
+        ("accelerate", ranks(1, 8 << 10)),
+    ] {
+        let (found, said) = launch(which);
+        assert_eq!(found, expected, "{which}: {said:?}");
+    }
     let refused = finish(&mut command(&host, examples().join("launch.sh"), &home));
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }
