@@ -68,11 +68,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             )
         });
     }
-    // Before the suites: the drop-ins and the command, which the end-to-end scenarios run.
+    // Before the suites: the drop-ins and the command, which the end-to-end scenarios run. With the test programs, in one
+    // go: those have other features of some crates, and by itself a build without them compiles most crates twice.
     step(&mut steps, "build", || {
         finish(
             cargo()
-                .args(["build", "--workspace", "--lib", "--bins"])
+                .args(["build", "--workspace", "--all-targets"])
                 .args(&jobs),
         )
     });

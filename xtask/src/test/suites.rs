@@ -7,6 +7,11 @@ use anyhow::bail;
 
 use super::programs::Program;
 
+/// So many lines of a failed test's output the summary repeats.
+const MOST_SAID: usize = 12;
+/// So many characters of each.
+const WIDEST_SAID: usize = 600;
+
 /// One suite: a test program, or a package's examples in its documentation.
 #[derive(Debug)]
 pub struct Suite {
@@ -15,6 +20,10 @@ pub struct Suite {
     pub program: Option<Program>,
     /// The tests that failed, by name.
     pub failing: Vec<String>,
+    /// What each of them printed first, below its name: the summary repeats it.
+    said: Vec<String>,
+    /// Whether the lines that come belong to `said`.
+    is_saying: bool,
     passed: u32,
     failed: u32,
     ignored: u32,
@@ -35,6 +44,8 @@ impl Suite {
             name,
             program,
             failing: Vec::new(),
+            said: Vec::new(),
+            is_saying: false,
             passed: 0,
             failed: 0,
             ignored: 0,
@@ -48,6 +59,7 @@ impl Suite {
     /// 0 filtered out; finished in 0.01s`.
     pub fn note(&mut self, line: &str) {
         let line = line.trim();
+        self.note_said(line);
         // A test that runs in a process of its own is told of by both.
         if let Some(test) = failing(line).filter(|test| !self.failing.iter().any(|other| other == test)) {
             self.failing.push(test.to_owned());
@@ -61,6 +73,27 @@ impl Suite {
                 .rsplit_once("finished in ")
                 .and_then(|(_, time)| time.strip_suffix('s')?.parse().ok())
                 .unwrap_or_default();
+        }
+    }
+
+    /// Keeps what a failed test printed before its backtrace: `---- NAME stdout ----`, then its lines.
+    fn note_said(&mut self, line: &str) {
+        let header = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(test) = header {
+            self.is_saying = true;
+            self.said.push(format!("{}: {test}", self.name));
+        } else if line == "stack backtrace:" || line == "failures:" {
+            self.is_saying = false;
+        } else if let Some(said) = self
+            .said
+            .last_mut()
+            .filter(|_| self.is_saying && !line.is_empty())
+            && said.lines().count() <= MOST_SAID
+        {
+            said.push_str("\n  ");
+            said.extend(line.chars().take(WIDEST_SAID));
         }
     }
 
@@ -158,6 +191,9 @@ impl fmt::Display for Suites {
                 suite.seconds, suite.name, suite.passed
             )?;
         }
+        for said in self.0.iter().flat_map(|suite| &suite.said) {
+            writeln!(f, "FAILED {said}")?;
+        }
         writeln!(
             f,
             "{} passed, {} failed, {} ignored",
@@ -199,6 +235,30 @@ mod tests {
         assert!(suites.judge().is_ok(), "a second try may show more");
         let failed: Vec<&[String]> = suites.failed().map(|suite| suite.failing.as_slice()).collect();
         assert_eq!(failed, [["sums::of_floats".to_owned()]]);
+    }
+
+    #[test]
+    fn the_summary_repeats_what_a_failed_test_said() {
+        let lines = [
+            "failures:",
+            "",
+            "---- sums::of_floats stdout ----",
+            "",
+            "thread 'sums::of_floats' (7) panicked at tests/sums.rs:3:5:",
+            "the sum is 4",
+            "stack backtrace:",
+            "0: __rustc::rust_begin_unwind",
+            "",
+            "---- sums::of_bytes stdout ----",
+            "it fails, too",
+            "failures:",
+            "sums::of_floats",
+            FAILED,
+        ];
+        let text = Suites(vec![suite("kernels", &lines, 101)]).to_string();
+        let end = "FAILED kernels: sums::of_floats\n  thread 'sums::of_floats' (7) panicked at tests/sums.rs:3:5:\n  the sum \
+                   is 4\nFAILED kernels: sums::of_bytes\n  it fails, too\n3 passed, 2 failed, 0 ignored\n";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
