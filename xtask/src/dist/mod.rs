@@ -65,6 +65,9 @@ pub struct Args {
     /// Build for this machine's own C library, without debug information: quicker, for a try on this machine
     #[arg(long)]
     native: bool,
+    /// Take what is built already, as `cargo xtask test` has it
+    #[arg(long, requires = "native")]
+    built: bool,
     /// Make these only
     #[arg(
         long,
@@ -97,7 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // What is only packed goes when this returns.
     let stage = tempfile::tempdir_in(&out).context("Cannot make a folder to pack in")?;
     let built = match args.native {
-        true => layout::stripped(&build_natively(&args.profile)?, stage.path())?,
+        true => layout::stripped(&natively(&args.profile, args.built)?, stage.path())?,
         false => build_packages(&args.profile, &SHIPPED.map(|(package, _)| package))?,
     };
     let layout = Layout::collect(&built, stage.path(), &bill)?;
@@ -192,17 +195,19 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{name} prints something else than text"))
 }
 
-/// Builds for this machine; the folder with the files.
-fn build_natively(profile: &str) -> anyhow::Result<PathBuf> {
-    finish(cargo().args([
-        "build",
-        "--quiet",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "--profile",
-        profile,
-    ]))?;
+/// Builds for this machine, unless it is `built`; the folder with the files.
+pub(crate) fn natively(profile: &str, built: bool) -> anyhow::Result<PathBuf> {
+    if !built {
+        finish(cargo().args([
+            "build",
+            "--quiet",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--profile",
+            profile,
+        ]))?;
+    }
     let folder = if profile == "dev" { "debug" } else { profile };
     Ok(workspace_root().join("target").join(folder))
 }

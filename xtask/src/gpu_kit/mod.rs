@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use crate::cargo::{cargo, finish, workspace_root};
 use crate::debian;
 use crate::dist::archive::{self, Entry};
-use crate::dist::{SHIPPED, build_packages};
+use crate::dist::{SHIPPED, build_packages, natively};
 
 /// The archive is at most so large, in bytes: it has to go over slow lines.
 const MOST: u64 = 40 << 20;
@@ -26,6 +26,9 @@ pub struct Args {
     /// Build for this machine's own C library: quicker, for a try on this machine
     #[arg(long)]
     native: bool,
+    /// Take what is built already, as `cargo xtask test` has it
+    #[arg(long, requires = "native")]
+    built: bool,
     /// Run all parts of what was packed over the emulated device, in a bare Debian root or in the root of this archive
     #[arg(long = "try", value_name = "ROOT.tar", require_equals = true)]
     tries: Option<Option<PathBuf>>,
@@ -140,23 +143,10 @@ fn build(args: &Args) -> anyhow::Result<PathBuf> {
         .map(|(package, _)| *package)
         .chain(OWN.iter().map(|(package, ..)| *package))
         .collect();
-    if !args.native {
-        return build_packages(&args.profile, &packages);
+    match args.native {
+        true => natively(&args.profile, args.built),
+        false => build_packages(&args.profile, &packages),
     }
-    finish(cargo().args([
-        "build",
-        "--quiet",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "--profile",
-        &args.profile,
-    ]))?;
-    let folder = match args.profile.as_str() {
-        "dev" => "debug",
-        profile => profile,
-    };
-    Ok(workspace_root().join("target").join(folder))
 }
 
 #[cfg(test)]

@@ -83,12 +83,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     step(&mut steps, "enforced", || {
         enforced::quick(&programs::build(&jobs)?)
     });
-    // A story runs the kit where there is /dev/shm.
+    // These pack what the step `build` has made: without the tests' features all would be compiled once more. A story runs the
+    // kit where there is /dev/shm.
     step(&mut steps, "kit", || {
         finish(cargo().args([
             "xtask",
             "gpu-kit",
             "--native",
+            "--built",
             "--profile",
             "dev",
             "--try",
@@ -96,7 +98,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ]))
     });
     step(&mut steps, "packages", || {
-        finish(cargo().args(["xtask", "dist", "--native", "--profile", "dev", "--try"]))
+        finish(cargo().args([
+            "xtask",
+            "dist",
+            "--native",
+            "--built",
+            "--profile",
+            "dev",
+            "--try",
+        ]))
     });
     if !args.suites_only {
         step(&mut steps, "floor", || {
