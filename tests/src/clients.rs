@@ -58,6 +58,12 @@ pub fn nova_parsers() -> Option<(PathBuf, PathBuf)> {
     require(python.exists(), "Nova's parsers (cargo xtask setup)").then_some((python, program))
 }
 
+/// Captured trees of real machines, an archive each, or nothing when they were not set up and need not be.
+pub fn hwloc_machines() -> Option<PathBuf> {
+    let folder = workspace().join("target/debian/hwloc-machines");
+    require(folder.exists(), "captured machines (cargo xtask setup)").then_some(folder)
+}
+
 /// The interpreter with JupyterHub and pytest-xdist, whose packages are those of tests/jobs/requirements.txt; nothing when it was
 /// not set up and need not be.
 pub fn jobs_python() -> Option<PathBuf> {

@@ -85,6 +85,46 @@ pub fn kernel() -> anyhow::Result<PathBuf> {
     })
 }
 
+/// The folder `target/debian/hwloc-machines` with the trees of real machines that hwloc's own tests read, an archive each.
+///
+/// They are in no package, but in Debian's source of hwloc.
+pub fn machines() -> anyhow::Result<PathBuf> {
+    let home = workspace_root().join("target/debian");
+    let folder = home.join("hwloc-machines");
+    if folder.exists() {
+        return Ok(folder);
+    }
+    if !crate::setup::is_installed("bzip2") {
+        install(&["bzip2"], "the trees of captured machines")?;
+    }
+    println!("setup: fetching captured machines, from Debian's source of hwloc");
+    std::fs::create_dir_all(&home).with_context(|| format!("Cannot make {}", home.display()))?;
+    let apt = Apart::sources_of(Release::Own, "main")?;
+    finish(apt.get().arg("update")).context("apt-get cannot read the package lists")?;
+    finish(
+        apt.get()
+            .current_dir(apt.downloads())
+            .args(["source", "--download-only", "hwloc"]),
+    )
+    .context("apt-get cannot download the source of hwloc")?;
+    let archive = file_in(&apt.downloads(), |name| name.contains(".orig.tar."))
+        .context("apt-get left no source of hwloc")?;
+    let unfinished = home.join("hwloc-machines.unfinished");
+    std::fs::create_dir_all(&unfinished).with_context(|| format!("Cannot make {}", unfinished.display()))?;
+    finish(
+        Command::new("tar")
+            .arg("--extract")
+            .arg("--file")
+            .arg(&archive)
+            .arg("--directory")
+            .arg(&unfinished)
+            .args(["--no-same-owner", "--strip-components=4", "--wildcards"])
+            .arg("hwloc-*/tests/hwloc/linux/*.tar.bz2"),
+    )?;
+    std::fs::rename(&unfinished, &folder).with_context(|| format!("Cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
 /// The same for a package whose name is asked for when the lists are there.
 fn unpack_as(
     name: &str,
@@ -158,7 +198,7 @@ pub fn root(release: Release, bare: Bare) -> anyhow::Result<PathBuf> {
             .arg(format!("--keyring={}", keys.display()))
             .arg(&mirror.codename)
             .arg(&unfinished)
-            .arg(mirror.source(&keys, "main").trim_end())
+            .arg(mirror.source("deb", &keys, "main").trim_end())
             .stdin(Stdio::null()),
     )?;
     std::fs::rename(&unfinished, &archive).with_context(|| format!("Cannot make {}", archive.display()))?;
@@ -173,7 +213,17 @@ struct Apart {
 }
 
 impl Apart {
+    /// For packages.
     fn new(release: Release, component: &str) -> anyhow::Result<Self> {
+        Self::with("deb", release, component)
+    }
+
+    /// For sources of packages.
+    fn sources_of(release: Release, component: &str) -> anyhow::Result<Self> {
+        Self::with("deb-src", release, component)
+    }
+
+    fn with(kind: &str, release: Release, component: &str) -> anyhow::Result<Self> {
         let home = tempfile::Builder::new()
             .prefix("divvy-apt-")
             .permissions(Permissions::from_mode(0o755))
@@ -189,7 +239,7 @@ impl Apart {
         }
         let mirror = Mirror::of(release)?;
         let keys = keyring(&mirror.codename, Path::exists)?;
-        std::fs::write(apart.sources(), mirror.source(&keys, component))
+        std::fs::write(apart.sources(), mirror.source(kind, &keys, component))
             .context("Cannot write apt's sources")?;
         Ok(apart)
     }
@@ -259,10 +309,10 @@ impl Mirror {
     }
 
     /// The line for apt. Only the keys of this release are trusted, not all that the machine trusts.
-    fn source(&self, keys: &Path, component: &str) -> String {
+    fn source(&self, kind: &str, keys: &Path, component: &str) -> String {
         let Self { address, codename } = self;
         format!(
-            "deb [signed-by={}] {address} {codename} {component}\n",
+            "{kind} [signed-by={}] {address} {codename} {component}\n",
             keys.display()
         )
     }
@@ -290,18 +340,21 @@ fn keyring(codename: &str, exists: impl Fn(&Path) -> bool) -> anyhow::Result<Pat
 
 /// The one archive of `package` in `folder`.
 fn downloaded(folder: &Path, package: &str) -> anyhow::Result<PathBuf> {
+    let begin = format!("{package}_");
+    file_in(folder, |name| name.starts_with(&begin) && name.ends_with(".deb"))
+        .with_context(|| format!("apt-get left no archive of {package} in {}", folder.display()))
+}
+
+/// The file of `folder` whose name is right.
+fn file_in(folder: &Path, is_right: impl Fn(&str) -> bool) -> anyhow::Result<PathBuf> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("Cannot read {}", folder.display()))? {
         let path = entry?.path();
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        if name.starts_with(&format!("{package}_")) && name.ends_with(".deb") {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if is_right(&name) {
             return Ok(path);
         }
     }
-    bail!("apt-get left no archive of {package} in {}", folder.display());
+    bail!("It is not there");
 }
 
 fn apt_get() -> Command {
@@ -338,7 +391,7 @@ mod tests {
             codename: "trixie".to_owned(),
         };
         assert_eq!(
-            mirror.source(&found, "main"),
+            mirror.source("deb", &found, "main"),
             format!("deb [signed-by={own}] http://mirror/debian trixie main\n")
         );
     }

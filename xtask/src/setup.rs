@@ -31,7 +31,7 @@ pub fn for_demo() -> anyhow::Result<()> {
 }
 
 /// Whether a program lies where Debian's packages put theirs.
-fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     ["/usr/bin", "/usr/sbin"]
         .iter()
         .any(|folder| Path::new(folder).join(program).exists())
@@ -134,6 +134,7 @@ pub fn for_tests() -> anyhow::Result<()> {
                 "the tests of what machines are told",
             )?;
         }
+        debian::machines()?;
         debian::kernel()?;
     }
     // NVIDIA's compiler, for programs of the suites: it needs no GPU.

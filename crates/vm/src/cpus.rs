@@ -20,7 +20,9 @@ pub struct Node {
 pub fn list(text: &str) -> Vec<u32> {
     const MOST: u32 = 8192;
     let mut numbers = Vec::new();
-    for part in text.trim().split(',') {
+    // Some kernels end these files with a zero byte.
+    let text = text.trim_end_matches(|letter: char| letter.is_whitespace() || letter == '\0');
+    for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
             numbers.extend((first..=last.min(MOST)).filter(|number| *number <= MOST));
@@ -180,6 +182,7 @@ mod tests {
     #[test]
     fn lists_are_read_and_written() {
         assert_eq!(list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(list("32-34\n\0"), [32, 33, 34]);
         assert_eq!(written(&[0, 1, 2, 3, 8, 10, 11]), "0-3,8,10-11");
         assert_eq!(list("x,5-"), [0_u32; 0]);
         assert!(list("0-4294967295").len() < 10_000);

@@ -5,4 +5,5 @@ mod configure;
 mod engines;
 mod hosts;
 mod oci;
+mod pinning;
 mod virtual_machines;
