@@ -422,3 +422,21 @@ fn a_context_takes_its_memory_with_it() {
         assert_eq!(memory_info().0, total);
     });
 }
+
+/// numba-cuda does so when it resets a device, and its own tests pass on GPUs.
+#[test]
+fn memory_is_freed_without_a_current_context() {
+    alone("memory_is_freed_without_a_current_context", &[], || {
+        let context = start(0);
+        let memory: CUdeviceptr = get!(cuMemAlloc_v2(5 * MIB));
+        let total = memory_info().1;
+        cu!(cuCtxSetCurrent(std::ptr::null_mut()));
+        cu!(cuMemFree_v2(memory));
+        let no_owner = [memory, memory + 512, 0];
+        for pointer in no_owner {
+            assert_eq!(code!(cuMemFree_v2(pointer)), CUDA_ERROR_INVALID_CONTEXT);
+        }
+        cu!(cuCtxSetCurrent(context));
+        assert_eq!(memory_info().0, total);
+    });
+}

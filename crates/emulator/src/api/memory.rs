@@ -47,7 +47,12 @@ entry! {
     }
 
     fn cuMemFree_v2(pointer: u64) {
-        let context = current::usable()?;
+        // An address says which context it is of: programs free memory without a current one, as numba-cuda does when it
+        // resets a device.
+        let context = match current::usable() {
+            Err(CUDA_ERROR_INVALID_CONTEXT) => owner(pointer).ok_or(CUDA_ERROR_INVALID_CONTEXT),
+            found => found,
+        }?;
         if pointer == 0 {
             return Ok(());
         }
@@ -101,6 +106,13 @@ pub fn take(context: &Context, heap: &Arc<Heap>, bytes: u64) -> Result<Extent> {
             heap.take(bytes)
         })
         .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// The context of the memory at this address.
+fn owner(pointer: u64) -> Option<Arc<Context>> {
+    let driver = driver().ok()?;
+    let found = driver.addresses.live.find(pointer)?;
+    driver.contexts.get(found.context)
 }
 
 /// Frees any device memory, once the work that may use it is done.
