@@ -553,3 +553,71 @@ fn attributes_and_names_are_those_of_the_device() {
         assert_eq!(name, c"add");
     });
 }
+
+/// Shared memory for a block of so many threads: with more than 128, none fits.
+unsafe extern "C" fn shared_for(threads: i32) -> usize {
+    CALLED.lock().unwrap().push((threads as u64, 0));
+    if threads > 128 { 1 << 30 } else { 1 << 10 }
+}
+
+#[test]
+fn the_best_size_of_blocks_may_follow_a_function_of_the_program() {
+    alone(
+        "the_best_size_of_blocks_may_follow_a_function_of_the_program",
+        || {
+            let _server = shared();
+            start(0);
+            let add = add();
+            let best = |shared_for: CUoccupancyB2DSize, shared: usize, limit: i32| {
+                let (mut grid, mut block) = (0, 0);
+                cu!(cuOccupancyMaxPotentialBlockSize(
+                    &raw mut grid,
+                    &raw mut block,
+                    add,
+                    shared_for,
+                    shared,
+                    limit
+                ));
+                (grid, block)
+            };
+            let fitting = |threads: i32, shared: usize| -> i32 {
+                get!(cuOccupancyMaxActiveBlocksPerMultiprocessor(add, threads, shared))
+            };
+            // The emulated H100 has 132 multiprocessors with 2048 threads each.
+            assert_eq!(best(None, 0, 0), (2 * 132, 1024));
+            assert_eq!(
+                best(None, 0, 100),
+                (132 * fitting(64, 0), 64),
+                "more fit than of 96"
+            );
+            assert_eq!(best(None, 0, 20), (132 * fitting(20, 0), 20), "less than one");
+            assert_eq!(best(Some(shared_for), 0, 0), (132 * fitting(128, 1 << 10), 128));
+            let asked: Vec<u64> = CALLED
+                .lock()
+                .unwrap()
+                .iter()
+                .map(|(threads, _)| *threads)
+                .collect();
+            let expected: Vec<u64> = (1..=32).rev().map(|warps| warps * 32).collect();
+            assert_eq!(asked, expected, "each size once, the largest first");
+            assert_eq!(best(None, 1 << 30, 0), (0, 0), "none fits");
+            let (mut grid, mut block) = (0, 0);
+            let flags = |flags: u32, grid: *mut i32, block: *mut i32, function: CUfunction| {
+                code!(cuOccupancyMaxPotentialBlockSizeWithFlags(
+                    grid, block, function, None, 0, 0, flags
+                ))
+            };
+            let (at_grid, at_block) = (&raw mut grid, &raw mut block);
+            assert_eq!(flags(1, at_grid, at_block, add), CUDA_SUCCESS);
+            assert_eq!(flags(2, at_grid, at_block, add), CUDA_ERROR_INVALID_VALUE);
+            assert_eq!(
+                flags(0, std::ptr::null_mut(), at_block, add),
+                CUDA_ERROR_INVALID_VALUE
+            );
+            assert_eq!(
+                flags(0, at_grid, at_block, number(1).cast()),
+                CUDA_ERROR_INVALID_HANDLE
+            );
+        },
+    );
+}

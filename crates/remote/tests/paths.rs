@@ -277,3 +277,25 @@ fn without_shared_memory_copies_go_in_messages_and_nothing_is_pinned() {
         },
     );
 }
+
+/// As numba-cuda does when it resets a device.
+#[test]
+fn pinned_memory_is_freed_without_a_current_context() {
+    alone("pinned_memory_is_freed_without_a_current_context", || {
+        let (server, _) = connect_shared(quota());
+        start(0);
+        let memory = pinned(10_000);
+        cu!(cuCtxSetCurrent(std::ptr::null_mut()));
+        cu!(cuMemFreeHost(memory.as_mut_ptr().cast()));
+        assert_eq!(server.held().1, 0);
+        let context: CUcontext = get!(cuCtxGetCurrent());
+        assert!(context.is_null(), "none is current still");
+
+        // The context that it was made in is gone, and nothing is registered any more.
+        let context: CUcontext = get!(cuCtxCreate_v2(0, 0));
+        let memory = pinned(10_000);
+        cu!(cuCtxDestroy_v2(context));
+        cu!(cuCtxSetCurrent(std::ptr::null_mut()));
+        cu!(cuMemFreeHost(memory.as_mut_ptr().cast()));
+    });
+}

@@ -408,6 +408,8 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
     (crate::Symbol::cuModuleLoadData, "module.rs"),
     (crate::Symbol::cuModuleLoadDataEx, "module.rs"),
     (crate::Symbol::cuModuleLoadFatBinary, "module.rs"),
+    (crate::Symbol::cuOccupancyMaxPotentialBlockSize, "occupancy.rs"),
+    (crate::Symbol::cuOccupancyMaxPotentialBlockSizeWithFlags, "occupancy.rs"),
     (crate::Symbol::cuPointerGetAttribute, "attribute.rs"),
     (crate::Symbol::cuPointerGetAttributes, "attribute.rs"),
     (crate::Symbol::cuStreamAddCallback, "callback.rs"),
@@ -430,7 +432,7 @@ pub const BY_HAND: &[(crate::Symbol, &str)] = &[
 ];
 
 /// Changes where a role or the layout of a structure does: two sides with one digest agree on every message.
-pub const ROLES_DIGEST: u64 = 0x44074ed74eb57086;
+pub const ROLES_DIGEST: u64 = 0x60ef7095bd8072b5;
 
 // SAFETY: the generator looked at every member of it, or the role clears the others.
 unsafe impl crate::Plain for super::records::CUDA_ARRAY3D_DESCRIPTOR_v2 {}

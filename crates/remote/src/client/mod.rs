@@ -21,6 +21,7 @@ mod memcpy;
 mod module;
 mod names;
 mod node;
+mod occupancy;
 mod parameters;
 mod pinned;
 mod primary;

@@ -6,7 +6,7 @@ use divvy_abi::*;
 use super::arguments::*;
 use super::{
     attribute, callback, context, copy3d, device, function, launch, link, local, managed, memcpy, module,
-    names, new_name, node, pinned, primary, start, texture, thread,
+    names, new_name, node, occupancy, pinned, primary, start, texture, thread,
 };
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
@@ -224,6 +224,7 @@ const BY_HAND: Table = implemented! { Table {
         cuMemcpy_ptds cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz cuMemcpyDtoH_v2 cuMemcpyDtoH_v2_ptds cuMemcpyHtoDAsync_v2
         cuMemcpyHtoDAsync_v2_ptsz cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds;
     module: cuLibraryLoadData cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary;
+    occupancy: cuOccupancyMaxPotentialBlockSize cuOccupancyMaxPotentialBlockSizeWithFlags;
     pinned: cuMemAllocHost_v2 cuMemFreeHost cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemHostGetFlags
         cuMemHostRegister cuMemHostRegister_v2 cuMemHostUnregister;
     primary: cuCtxSetCurrent cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2

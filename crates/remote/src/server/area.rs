@@ -13,6 +13,7 @@ use divvy_ring::Region;
 use divvy_ring::data::Extent;
 
 use super::{Call, Stop};
+use crate::handle::Id;
 
 /// The area.
 pub struct Area {
@@ -29,6 +30,8 @@ pub struct Pinned {
     pub bytes: u64,
     /// Its address on the device; 0 where the driver below has not pinned it.
     pub device: u64,
+    /// The context that was current then.
+    pub context: Option<Id>,
 }
 
 impl Area {

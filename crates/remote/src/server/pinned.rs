@@ -5,6 +5,7 @@ use divvy_ring::PAGE;
 
 use super::area::Pinned;
 use super::{Call, Stop};
+use crate::handle::{Id, Kind, Word};
 
 /// Makes a part of the data area pinned memory: its offset, its length, and the flags of cuMemHostRegister. The answer is
 /// its address on the device, or 0 where the driver below pins no more: then its bytes are copied once.
@@ -44,7 +45,15 @@ pub fn pin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
             code => return Ok(code),
         }
     }
-    all.insert(offset, Pinned { bytes, device });
+    let context = call.current();
+    all.insert(
+        offset,
+        Pinned {
+            bytes,
+            device,
+            context,
+        },
+    );
     call.answer.plain(device);
     Ok(CUDA_SUCCESS)
 }
@@ -74,6 +83,31 @@ unsafe fn registered(
     }
 }
 
+/// Has the driver below no longer register this memory. A program may free pinned memory with no current context: then the
+/// one that it was made in is, for the moment. That one may be gone, and the registration with it.
+fn unregistered(call: &Call<'_>, address: *mut c_void, made_in: Option<Id>) -> CUresult {
+    // SAFETY: it was registered at this address.
+    let code = unsafe { (call.driver.cuMemHostUnregister)(address) };
+    if code != CUDA_ERROR_INVALID_CONTEXT {
+        return code;
+    }
+    let context = made_in.and_then(|id| call.server.tables().objects.real(Kind::Context, id.bits()).ok());
+    let Some((context, _is_kept)) = context else {
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    };
+    // SAFETY: no call destroys the context while `_is_kept` lives, and the thread's stack of contexts is as before when this is over.
+    unsafe {
+        let code = (call.driver.cuCtxPushCurrent_v2)(Word::from_bits(context));
+        if code != CUDA_SUCCESS {
+            return code;
+        }
+        let code = (call.driver.cuMemHostUnregister)(address);
+        let mut popped = std::ptr::null_mut();
+        (call.driver.cuCtxPopCurrent_v2)(&raw mut popped);
+        code
+    }
+}
+
 /// Ends it: its offset. The driver below waits for what the device does with it.
 pub fn unpin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     let offset: u64 = call.message.plain()?;
@@ -94,8 +128,7 @@ pub fn unpin(call: &mut Call<'_>) -> Result<CUresult, Stop> {
         let freed = freed.ok_or(Stop::Code(CUDA_ERROR_INVALID_VALUE))?;
         // One call goes on from here, and no other one copies.
         call.begin_free(&freed)?;
-        // SAFETY: it was registered at this address. The context that it went with may be gone, and then it is too.
-        let code = unsafe { (call.driver.cuMemHostUnregister)(address) };
+        let code = unregistered(call, address, part.context);
         let gone = matches!(
             code,
             CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED | CUDA_ERROR_INVALID_VALUE
