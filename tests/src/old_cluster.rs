@@ -1,5 +1,5 @@
-//! A stand-in for the API server of a cluster before DRA: nodes, pods, bindings and watches over HTTP. Versions, conflicts and what a
-//! Binding's annotations do are as Kubernetes has them.
+//! A stand-in for the API server of a cluster before DRA: nodes, pods, bindings and watches over HTTP. Versions, conflicts, watches
+//! that expire, and what a Binding's annotations do are as Kubernetes has them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,6 +24,8 @@ struct Held {
     objects: BTreeMap<String, Value>,
     /// What watches tell: the version, `nodes` or `pods`, and the event.
     log: Vec<(u64, &'static str, Value)>,
+    /// The version up to which the log was thrown away, as etcd does after some minutes. A watch from before has expired.
+    expired: u64,
     calls: Vec<String>,
 }
 
@@ -84,15 +86,15 @@ impl OldCluster {
 
     /// Removes a pod.
     pub fn delete(&self, name: &str) {
+        self.held().remove(name);
+    }
+
+    /// Removes a pod, and throws away the history before any watch can tell of that: what follows by watches has to list again.
+    pub fn delete_untold(&self, name: &str) {
         let mut held = self.held();
-        held.version += 1;
-        let version = held.version;
-        let gone = held
-            .objects
-            .remove(&format!("pods/default/{name}"))
-            .expect("it is there");
-        held.log
-            .push((version, "pods", json!({"type": "DELETED", "object": gone})));
+        held.remove(name);
+        held.expired = held.version;
+        held.log.clear();
     }
 
     /// An annotation of the node.
@@ -160,7 +162,8 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(String, String, Vec<u8>
     Some((method, path, body))
 }
 
-/// What has changed since the watch's version, as lines; waits for the first.
+/// What has changed since the watch's version, as lines; waits for the first. A watch from a version that is no longer known ends
+/// with the error of the API server's watch cache.
 fn watched(held: &Mutex<Held>, path: &str, query: &str) -> Option<String> {
     let kind = path.rsplit('/').next()?.to_owned();
     let from = query
@@ -170,14 +173,19 @@ fn watched(held: &Mutex<Held>, path: &str, query: &str) -> Option<String> {
     held.lock().ok()?.calls.push(format!("watch {kind}"));
     let begin = Instant::now();
     loop {
-        let lines: String = held
-            .lock()
-            .ok()?
+        let now = held.lock().ok()?;
+        if from < now.expired {
+            let message = format!("too old resource version: {from} ({})", now.expired);
+            let (_, status) = api_server::refusal(410, "Expired", &message);
+            return Some(format!("{}\n", json!({"type": "ERROR", "object": status})));
+        }
+        let lines: String = now
             .log
             .iter()
             .filter(|(version, of, _)| *version > from && *of == kind)
             .map(|(_, _, event)| format!("{event}\n"))
             .collect();
+        drop(now);
         if !lines.is_empty() || begin.elapsed() > WATCH {
             return Some(lines);
         }
@@ -186,6 +194,16 @@ fn watched(held: &Mutex<Held>, path: &str, query: &str) -> Option<String> {
 }
 
 impl Held {
+    fn remove(&mut self, name: &str) {
+        self.version += 1;
+        let gone = self
+            .objects
+            .remove(&format!("pods/default/{name}"))
+            .expect("it is there");
+        self.log
+            .push((self.version, "pods", json!({"type": "DELETED", "object": gone})));
+    }
+
     fn keep(&mut self, kind: &'static str, key: &str, how: &str, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
