@@ -194,7 +194,6 @@ fn cve_2019_5736_no_program_of_the_hosts_is_reached_by_proc_self_exe() {
                 readlink $exe; if ( : >> $exe ); then echo wrote $exe; fi; done 2>/dev/null; done > /tmp/hunt/seen";
     image.program(Path::new("/usr/bin/readlink"), "/bin/readlink");
     image.program(Path::new("/usr/bin/mkdir"), "/bin/mkdir");
-    image.program(Path::new("/usr/bin/touch"), "/bin/touch");
     let programs = [binaries().join("divvy"), "/usr/sbin/runc".into()];
     let before = programs
         .each_ref()
@@ -214,7 +213,8 @@ fn cve_2019_5736_no_program_of_the_hosts_is_reached_by_proc_self_exe() {
     for program in ["/bin/self", "/bin/script"] {
         let _any = finish(&mut podman.run_over_wrapper(&[], &flags, &image, &[program, "--version"]));
     }
-    succeeded(&over(&["exec", "box", "/bin/touch", "/tmp/over"]));
+    // From the host: with its first program the container ends, and whatever runs in it.
+    std::fs::write(image.root().join("tmp/over"), "").expect("written");
     let seen = std::fs::read_to_string(image.root().join("tmp/hunt/seen")).expect("what it saw");
     assert!(seen.lines().count() > 10, "it hunted: {seen}");
     for line in seen.lines() {
