@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -33,11 +34,17 @@ macro_rules! cu {
     };
 }
 
+mod cuts;
+
 /// The workers that were started, and the log.
 #[derive(Clone, Default)]
 struct Here {
     workers: Arc<Mutex<Vec<OwnedFd>>>,
+    /// Slices that were made, and those that ended.
+    made: Arc<Mutex<usize>>,
     ended: Arc<Mutex<usize>>,
+    /// Clients that wait in the queue.
+    queueing: Arc<AtomicUsize>,
 }
 
 impl Host for Here {
@@ -56,7 +63,16 @@ impl Host for Here {
         assert!(goes_on());
         match wanted.device.as_str() {
             "full" => Err(Fault::new(Code::DeviceFull, "no room").hint("wait")),
-            _ => Ok(Box::new(Slice(self.clone()))),
+            "queue" => {
+                self.queueing.fetch_add(1, Ordering::SeqCst);
+                until(|| !goes_on());
+                self.queueing.fetch_sub(1, Ordering::SeqCst);
+                Err(Fault::new(Code::DeviceFull, "no room").hint("wait"))
+            }
+            _ => {
+                *self.made.lock().unwrap() += 1;
+                Ok(Box::new(Slice(self.clone())))
+            }
         }
     }
 
@@ -136,7 +152,11 @@ impl Site {
 
     /// Connects this process to a device there, by this address.
     fn connect(&self, address: &str) -> Relay {
-        let session = Session::open(address, &self.invite(), &Wanted::default(), || {}).unwrap();
+        self.connect_as(&self.invite(), address)
+    }
+
+    fn connect_as(&self, identity: &Identity, address: &str) -> Relay {
+        let session = Session::open(address, identity, &Wanted::default(), || {}).unwrap();
         let relay = session.relay(self.folder.path()).unwrap();
         let connector = LocalConnector::new(relay.socket().to_owned());
         assert!(divvy_remote::client::connect(Box::new(connector), |_| {}));
@@ -288,32 +308,45 @@ fn the_end_of_a_worker_reaches_the_program() {
 struct Wire {
     address: String,
     connections: Arc<Mutex<Vec<TcpStream>>>,
+    /// What the server says is not carried any more.
+    stalls: Arc<AtomicBool>,
 }
 
 impl Wire {
     fn to(server: &str) -> Self {
+        Self::cutting(server, usize::MAX)
+    }
+
+    /// Cuts each connection behind so many bytes, of both directions.
+    fn cutting(server: &str, most: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server: SocketAddr = server.parse().unwrap();
-        let connections: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
-        let all = Arc::clone(&connections);
+        let (connections, stalls) = (Arc::default(), Arc::default());
+        let wire = Self {
+            address,
+            connections: Arc::clone(&connections),
+            stalls: Arc::clone(&stalls),
+        };
         std::thread::spawn(move || {
             while let Ok((near, _)) = listener.accept() {
                 let Ok(far) = TcpStream::connect(server) else {
                     return;
                 };
-                all.lock().unwrap().push(near.try_clone().unwrap());
-                all.lock().unwrap().push(far.try_clone().unwrap());
-                for (mut from, mut to) in [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)]
-                {
-                    std::thread::spawn(move || {
-                        let _ended = std::io::copy(&mut from, &mut to);
-                        let _closed = to.shutdown(Shutdown::Write);
-                    });
+                connections.lock().unwrap().push(near.try_clone().unwrap());
+                connections.lock().unwrap().push(far.try_clone().unwrap());
+                let left = Arc::new(AtomicUsize::new(most));
+                let ways = [
+                    (near.try_clone().unwrap(), far.try_clone().unwrap(), None),
+                    (far, near, Some(Arc::clone(&stalls))),
+                ];
+                for (from, to, stalls) in ways {
+                    let left = Arc::clone(&left);
+                    std::thread::spawn(move || carry(from, to, &left, stalls.as_deref()));
                 }
             }
         });
-        Self { address, connections }
+        wire
     }
 
     fn cut(&self) {
@@ -321,6 +354,37 @@ impl Wire {
             let _closed = connection.shutdown(Shutdown::Both);
         }
     }
+
+    /// From now on nothing that the server says arrives, and the connections stay.
+    fn stall(&self) {
+        self.stalls.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Carries bytes one way, so many of both ways together.
+fn carry(mut from: TcpStream, mut to: TcpStream, left: &AtomicUsize, stalls: Option<&AtomicBool>) {
+    let mut bytes = [0; 1 << 14];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        until(|| stalls.is_none_or(|stalls| !stalls.load(Ordering::SeqCst)) || is_over(&to));
+        let before = left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                Some(left.saturating_sub(count))
+            })
+            .unwrap();
+        if to.write_all(&bytes[..count.min(before)]).is_err() {
+            break;
+        }
+        if count >= before {
+            let _closed = from.shutdown(Shutdown::Both);
+            let _closed = to.shutdown(Shutdown::Both);
+        }
+    }
+    let _closed = to.shutdown(Shutdown::Write);
+}
+
+/// Whether it was shut down.
+fn is_over(stream: &TcpStream) -> bool {
+    stream.take_error().is_err() || stream.peer_addr().is_err()
 }
 
 #[test]
