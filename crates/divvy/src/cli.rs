@@ -133,6 +133,16 @@ impl Verb {
         }
     }
 
+    /// Whether slurmd or slurmstepd runs it around a job.
+    fn is_of_slurms_programs(&self) -> bool {
+        matches!(self, Self::Slurm(args) if args.is_around_a_job())
+    }
+
+    /// Whether slurmstepd reads what it prints.
+    pub fn is_task_prolog(&self) -> bool {
+        matches!(self, Self::Slurm(args) if args.is_task_prolog())
+    }
+
     /// Does it; the exit status.
     ///
     /// # Errors
@@ -191,6 +201,7 @@ impl Cli {
             output: self.output,
             run_dir: self.run_dir.clone(),
             runs_program: self.verb.is_run(),
+            without_settings: self.verb.is_of_slurms_programs(),
         }
     }
 }

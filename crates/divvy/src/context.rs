@@ -22,6 +22,9 @@ pub struct Options {
     pub run_dir: Option<PathBuf>,
     /// Whether the verb runs a program, which the settings of its folder are for too.
     pub runs_program: bool,
+    /// Whether the verb takes nothing from settings. Slurm runs such verbs in a job's environment, and what a user has in a
+    /// variable or a file there, or cannot read, is to keep no job from its start.
+    pub without_settings: bool,
 }
 
 /// See the module.
@@ -40,7 +43,10 @@ impl Context {
     /// # Errors
     /// [`Code::Config`].
     pub fn new(options: &Options) -> Result<Self, Fault> {
-        let mut config = Config::read(&config::Sources::of_process(options.runs_program))?;
+        let mut config = match options.without_settings {
+            true => Config::default(),
+            false => Config::read(&config::Sources::of_process(options.runs_program))?,
+        };
         if let Some(path) = &options.run_dir {
             config.set("run_dir", path.to_string_lossy());
         }

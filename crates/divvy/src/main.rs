@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         }
     };
     let is_run = cli.verb.is_run();
+    let is_task_prolog = cli.verb.is_task_prolog();
     let mut json = cli.output == Some(output::Format::Json);
     let outcome = Context::new(&cli.options()).and_then(|context| {
         json = context.format == output::Format::Json;
@@ -53,6 +54,9 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(fault) => {
             report::stand_in();
+            if is_task_prolog {
+                report::in_the_jobs_output(&fault);
+            }
             report::fault(&fault, json);
             ExitCode::from(report::exit_status(fault.code, is_run))
         }

@@ -37,6 +37,17 @@ pub fn stand_in() {
     }
 }
 
+/// slurmstepd reads what a task prolog prints, and passes on what is behind `print` to the job's output. The rest is lost: its log
+/// has the exit status and no sentence.
+pub fn in_the_jobs_output(fault: &Fault) {
+    let hint = fault
+        .hint
+        .as_ref()
+        .map_or_else(String::new, |hint| format!("; {hint}"));
+    let words = format!("divvy {}: {fault}{hint}", fault.code).replace('\n', " ");
+    let _unheard = writeln!(std::io::stdout(), "print {words}");
+}
+
 /// What `$(divvy container cdi slice ...)` and `eval "$(divvy env set ...)"` have where those failed.
 fn in_place_of(words: &[String]) -> Option<String> {
     let (_, json) = glance(words);

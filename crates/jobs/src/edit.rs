@@ -6,6 +6,7 @@ use crate::configuration::{
     PROGRAMS, RESOURCES, SWEEP_INTERVAL_S, Wanted, count_of, counted, gres_lines, lists, node_line, setting,
     sweeps, value, words,
 };
+use crate::plugin;
 
 /// Before a line that was replaced.
 const MARK: &str = "#divvy-setup# ";
@@ -123,6 +124,15 @@ pub fn undo(text: &str) -> String {
         }
     }
     kept
+}
+
+/// A list of SPANK plugins with Divvy's.
+#[must_use]
+pub fn with_plugin(list: &str, plugin: &str) -> String {
+    if plugin::lists(list, plugin) {
+        return list.to_owned();
+    }
+    with_block(&undo(list), &[plugin::line(plugin)])
 }
 
 /// Whether each block of Divvy's lines has its end. Without one [`undo`] would take away all that follows.
@@ -282,6 +292,21 @@ mod tests {
             (undo(&changed.slurm).as_str(), undo(&changed.gres).as_str()),
             (SLURM, "")
         );
+    }
+
+    #[test]
+    fn the_list_of_plugins_gets_one_line_and_is_given_back() {
+        let before = "# ours\noptional /opt/x11.so";
+        let once = with_plugin(before, "/etc/slurm/divvy/options.so");
+        assert!(
+            once.contains("\noptional /etc/slurm/divvy/options.so\n"),
+            "{once}"
+        );
+        assert_eq!(with_plugin(&once, "/etc/slurm/divvy/options.so"), once);
+        let moved = with_plugin(&once, "/opt/slurm/etc/divvy/options.so");
+        assert_eq!(moved.matches("options.so").count(), 1, "{moved}");
+        assert_eq!(undo(&moved).trim_end(), before);
+        assert_eq!(undo(&with_plugin("", "/a.so")), "");
     }
 
     #[test]

@@ -4,17 +4,20 @@
 //! devices of the node as records, and a [`Plan`] or a [`Refusal`] comes out. No I/O.
 #![forbid(unsafe_code)]
 
+mod asked;
 pub mod configuration;
 mod details;
 mod edit;
 mod hosts;
 mod node;
 mod plan;
+pub mod plugin;
 mod refusal;
 
+pub use asked::Asked;
 pub use configuration::Wanted;
 pub use details::{Granted, details, shows_several, task_of};
-pub use edit::{Edited, apply, has_whole_blocks, undo};
+pub use edit::{Edited, apply, has_whole_blocks, undo, with_plugin};
 pub use hosts::contains;
 pub use node::{Node, NodeDevice};
 pub use plan::{Here, Plan, plan};

@@ -2,6 +2,7 @@
 
 use divvy_model::{Bytes, Compute};
 
+use crate::asked::Asked;
 use crate::details::Granted;
 use crate::node::{Node, NodeDevice};
 use crate::refusal::{Refusal, Remedy};
@@ -36,13 +37,16 @@ pub enum Plan {
 /// Plans a job's slice.
 ///
 /// A shard is its part of the memory that programs can have, and of the time. Memory is rounded down to whole MiB, so that
-/// all shards together fit.
+/// all shards together fit. What the job asked for by options makes its part smaller, and a whole device a part.
 ///
 /// # Errors
-/// The node's devices are others than its file says, or the job asks for what no slice can be.
-pub fn plan(granted: &Granted, node: &Node, devices: &[Here]) -> Result<Plan, Refusal> {
+/// The node's devices are others than its file says, or the job asks for what no slice can be, or for more than it has.
+pub fn plan(granted: &Granted, node: &Node, devices: &[Here], asked: &Asked) -> Result<Plan, Refusal> {
     if granted.shards == 0 && granted.gpus.is_empty() {
-        return Ok(Plan::Nothing);
+        return match asked.is_nothing() {
+            true => Ok(Plan::Nothing),
+            false => Err(asked.of_no_device()),
+        };
     }
     let is_whole = granted.shards == 0;
     if !is_whole && !granted.gpus.is_empty() {
@@ -62,8 +66,13 @@ pub fn plan(granted: &Granted, node: &Node, devices: &[Here]) -> Result<Plan, Re
         .map(|index| here(*index, node, devices))
         .collect::<Result<Vec<_>, _>>()?;
     let uuids: Vec<String> = found.iter().map(|(device, _)| device.uuid.clone()).collect();
+    let sizes = found.iter().map(|(device, _)| device.memory_bytes);
     if is_whole {
-        return Ok(Plan::Whole(uuids));
+        let has = (sizes.clone().min().unwrap_or_default(), Compute::WHOLE);
+        return match asked.is_nothing() {
+            true => Ok(Plan::Whole(uuids)),
+            false => part(uuids, has, asked.memory_on(sizes), asked.compute),
+        };
     }
     let count = u64::try_from(found.len()).unwrap_or(u64::MAX);
     if count == 0 || !granted.shards.is_multiple_of(count) {
@@ -108,10 +117,33 @@ pub fn plan(granted: &Granted, node: &Node, devices: &[Here]) -> Result<Plan, Re
             .hint("ask for --gres=divvy_compute:N with N from 1 to 100"));
         }
     };
+    part(uuids, (memory, compute), asked.memory_on(sizes), asked.compute)
+}
+
+/// What a job has of each of its devices, or less where it asked for less.
+fn part(
+    devices: Vec<String>,
+    has: (Bytes, Compute),
+    memory: Option<Bytes>,
+    compute: Option<Compute>,
+) -> Result<Plan, Refusal> {
+    let more = |option: &str, asked: String, has: String| {
+        Refusal::new(
+            Remedy::Change,
+            format!("--{option}={asked} is more than the {has} that Slurm gave the job of each device"),
+        )
+        .hint("ask for more shards, or for less by the option")
+    };
+    if let Some(asked) = memory.filter(|asked| *asked > has.0) {
+        return Err(more("divvy-memory", asked.to_string(), has.0.to_string()));
+    }
+    if let Some(asked) = compute.filter(|asked| *asked > has.1) {
+        return Err(more("divvy-compute", asked.to_string(), has.1.to_string()));
+    }
     Ok(Plan::Part {
-        devices: uuids,
-        memory,
-        compute,
+        devices,
+        memory: memory.unwrap_or(has.0),
+        compute: compute.unwrap_or(has.1),
     })
 }
 
@@ -167,6 +199,7 @@ fn share_of(count: u64, all: u64) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use divvy_model::MemoryAmount;
     use proptest::prelude::*;
 
     use super::*;
@@ -202,7 +235,7 @@ mod tests {
     fn shards_are_memory_and_time_of_the_device_that_slurm_chose() {
         let devices = [device("GPU-a", 81_559), device("MIG-b", 20_000)];
         let node = node(&devices, 80);
-        let planned = |granted: &Granted| plan(granted, &node, &devices);
+        let planned = |granted: &Granted| plan(granted, &node, &devices, &Asked::default());
         let part = |uuids: &[&str], mib: u64, parts| Plan::Part {
             devices: uuids.iter().map(ToString::to_string).collect(),
             memory: Bytes(mib << 20),
@@ -230,11 +263,75 @@ mod tests {
     }
 
     #[test]
+    fn a_job_may_ask_for_less_than_it_was_given_and_never_for_more() {
+        let devices = [device("GPU-a", 80_000), device("GPU-b", 40_000)];
+        let node = node(&devices, 80);
+        let asked = |memory: Option<u64>, compute: Option<u16>| Asked {
+            memory: memory.map(|mib| MemoryAmount::Bytes(Bytes(mib << 20))),
+            compute: compute.map(Compute),
+        };
+        let whole = |gpus: &[u32]| Granted {
+            gpus: gpus.into(),
+            ..Granted::default()
+        };
+        let limits = |granted: &Granted, asked: &Asked| match plan(granted, &node, &devices, asked) {
+            Ok(Plan::Part { memory, compute, .. }) => Ok((memory.0 >> 20, compute.0)),
+            Ok(other) => panic!("{other:?}"),
+            Err(refusal) => {
+                assert!(refusal.fault.hint.is_some());
+                Err(refusal.remedy)
+            }
+        };
+        let quarter = shards(20, &[0]);
+        for (memory, compute, seen) in [
+            (Some(4_096), None, Ok((4_096, 2500))),
+            (None, Some(1000), Ok((20_000, 1000))),
+            (Some(20_000), Some(2500), Ok((20_000, 2500))),
+            (Some(20_001), None, Err(Remedy::Change)),
+            (None, Some(2501), Err(Remedy::Change)),
+        ] {
+            assert_eq!(
+                limits(&quarter, &asked(memory, compute)),
+                seen,
+                "{memory:?} {compute:?}"
+            );
+        }
+        // Shares of the time that Slurm counted by themselves are the most too.
+        let mut counted = shards(20, &[0]);
+        counted.compute = Some(50);
+        assert_eq!(limits(&counted, &asked(None, Some(5000))), Ok((20_000, 5000)));
+        assert_eq!(limits(&counted, &asked(None, Some(5001))), Err(Remedy::Change));
+        // A whole device becomes a part of one; of two unlike ones the smaller counts.
+        assert_eq!(
+            limits(&whole(&[0]), &asked(Some(4_096), None)),
+            Ok((4_096, 10_000))
+        );
+        assert_eq!(
+            limits(&whole(&[0, 1]), &asked(None, Some(500))),
+            Ok((40_000, 500))
+        );
+        assert_eq!(
+            limits(&whole(&[0, 1]), &asked(Some(40_001), None)),
+            Err(Remedy::Change)
+        );
+        // A part of the device is one of its memory.
+        let half = Asked {
+            memory: Some(MemoryAmount::Share(5000)),
+            compute: None,
+        };
+        assert_eq!(limits(&whole(&[1]), &half), Ok((20_000, 10_000)));
+        assert_eq!(limits(&quarter, &half), Err(Remedy::Change));
+        // Without a device there is nothing to divide.
+        let none = plan(&Granted::default(), &node, &devices, &half).expect_err("none");
+        assert_eq!(none.remedy, Remedy::Change);
+    }
+
+    #[test]
     fn what_fits_the_node_badly_is_refused_with_who_can_help() {
         let devices = [device("GPU-a", 80_000)];
         let sound = node(&devices, 80);
         let refused = |granted: &Granted, node: &Node, devices: &[Here]| {
-            let refusal = plan(granted, node, devices).expect_err("refused");
+            let refusal = plan(granted, node, devices, &Asked::default()).expect_err("refused");
             assert!(refusal.fault.hint.is_some(), "{}", refusal.fault);
             refusal.remedy
         };

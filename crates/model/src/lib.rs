@@ -16,6 +16,7 @@ mod mig;
 mod mode;
 mod selector;
 mod slice;
+pub mod spank;
 mod terms;
 mod words;
 

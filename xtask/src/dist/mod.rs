@@ -24,7 +24,7 @@ use crate::zig;
 use layout::Layout;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
-pub(crate) const SHIPPED: [(&str, &str); 11] = [
+pub(crate) const SHIPPED: [(&str, &str); 12] = [
     ("cudart-12", "libdivvy_cudart_12.so"),
     ("cudart-13", "libdivvy_cudart_13.so"),
     ("divvy", "divvy"),
@@ -36,6 +36,7 @@ pub(crate) const SHIPPED: [(&str, &str); 11] = [
     ("limit-nvml", "libdivvy_limit_nvml.so"),
     ("remote-cuda", "libdivvy_remote_cuda.so"),
     ("remote-nvml", "libdivvy_remote_nvml.so"),
+    ("slurm-options", "libdivvy_slurm_options.so"),
 ];
 
 /// A kind of package.

@@ -18,47 +18,55 @@ struct DropIn {
     package: &'static str,
     /// Its file, as cargo names it.
     file: &'static str,
-    soname: &'static str,
+    /// The vendor's name that it bears, where it stands in front of a library.
+    soname: Option<&'static str>,
     /// The symbols that it exports.
     table: fn() -> anyhow::Result<BTreeSet<String>>,
     /// Whether it stands in front of a vendor's library in any program, and may carry only what is [`PERMITTED`].
     in_front: bool,
 }
 
-const DROP_INS: [DropIn; 5] = [
+const DROP_INS: [DropIn; 6] = [
     DropIn {
         package: "limit-cuda",
         file: "libdivvy_limit_cuda.so",
-        soname: "libcuda.so.1",
+        soname: Some("libcuda.so.1"),
         table: driver_symbols,
         in_front: true,
     },
     DropIn {
         package: "limit-nvml",
         file: "libdivvy_limit_nvml.so",
-        soname: "libnvidia-ml.so.1",
+        soname: Some("libnvidia-ml.so.1"),
         table: nvml_symbols,
         in_front: true,
     },
     DropIn {
         package: "remote-cuda",
         file: "libdivvy_remote_cuda.so",
-        soname: "libcuda.so.1",
+        soname: Some("libcuda.so.1"),
         table: driver_symbols,
         in_front: true,
     },
     DropIn {
         package: "remote-nvml",
         file: "libdivvy_remote_nvml.so",
-        soname: "libnvidia-ml.so.1",
+        soname: Some("libnvidia-ml.so.1"),
         table: nvml_symbols,
         in_front: true,
     },
     DropIn {
         package: "emulated-nvml",
         file: "libdivvy_emulated_nvml.so",
-        soname: "libnvidia-ml.so.1",
+        soname: Some("libnvidia-ml.so.1"),
         table: nvml_symbols,
+        in_front: false,
+    },
+    DropIn {
+        package: "slurm-options",
+        file: "libdivvy_slurm_options.so",
+        soname: None,
+        table: spank_symbols,
         in_front: false,
     },
 ];
@@ -130,7 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Everything a drop-in promises of its file and does not keep.
-fn broken(facts: &elf::Facts, soname: &str, table: &BTreeSet<String>) -> Vec<String> {
+fn broken(facts: &elf::Facts, soname: Option<&str>, table: &BTreeSet<String>) -> Vec<String> {
     let mut broken = Vec::new();
     if let Some(newest) = facts.newest_glibc().filter(|newest| *newest > FLOOR) {
         let needing: Vec<_> = facts
@@ -143,8 +151,8 @@ fn broken(facts: &elf::Facts, soname: &str, table: &BTreeSet<String>) -> Vec<Str
             FLOOR.0, FLOOR.1
         ));
     }
-    if facts.soname.as_deref() != Some(soname) {
-        broken.push(format!("its SONAME is {:?}, not {soname}", facts.soname));
+    if facts.soname.as_deref() != soname {
+        broken.push(format!("its SONAME is {:?}, not {soname:?}", facts.soname));
     }
     for library in &facts.needed {
         let of_libc = [
@@ -187,6 +195,19 @@ fn driver_symbols() -> anyhow::Result<BTreeSet<String>> {
 /// The symbols of NVML's, likewise.
 fn nvml_symbols() -> anyhow::Result<BTreeSet<String>> {
     Ok(declared_by_nvml()?.into_iter().collect())
+}
+
+/// What Slurm's loader looks for in a SPANK plugin, of what Divvy's has.
+fn spank_symbols() -> anyhow::Result<BTreeSet<String>> {
+    let names = [
+        "plugin_name",
+        "plugin_type",
+        "plugin_version",
+        "slurm_spank_init",
+        "slurm_spank_user_init",
+        "spank_plugin_version",
+    ];
+    Ok(names.map(str::to_owned).into())
 }
 
 fn check_dependencies(package: &str) -> anyhow::Result<()> {
@@ -233,7 +254,7 @@ mod tests {
     #[test]
     fn each_broken_promise_is_found() {
         let table = ["cuInit".to_owned()].into();
-        assert!(broken(&sound(), "libcuda.so.1", &table).is_empty());
+        assert!(broken(&sound(), Some("libcuda.so.1"), &table).is_empty());
         let breaks: [fn(&mut elf::Facts); 8] = [
             |f| f.versions.extend(["GLIBC_2.18".to_owned()]),
             |f| f.soname = None,
@@ -247,7 +268,7 @@ mod tests {
         for one in breaks {
             let mut facts = sound();
             one(&mut facts);
-            assert_eq!(broken(&facts, "libcuda.so.1", &table).len(), 1);
+            assert_eq!(broken(&facts, Some("libcuda.so.1"), &table).len(), 1);
         }
     }
 

@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
     }
     let built = match &args.built {
         Some(folder) => folder.clone(),
-        None => artifacts::build(&artifacts::PRODUCT)?,
+        None => artifacts::build(&[&artifacts::PRODUCT[..], &["slurm-options"]].concat())?,
     };
     let plain = Site::without()?;
     let divvy = Site::with(&built, args.programs)?;

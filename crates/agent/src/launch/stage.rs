@@ -83,29 +83,41 @@ impl DropIns {
     /// # Errors
     /// [`Code::DropIn`] with the folders that were looked in.
     pub fn find() -> Result<Self, Fault> {
-        let executable = std::env::current_exe().map_err(|error| {
-            Fault::new(Code::DropIn, "cannot tell where divvy itself lies").because(&error)
-        })?;
-        Self::find_near(&executable)
+        Self::find_near(&Self::executable()?)
+    }
+
+    /// A library of Divvy's by its file's name, in the same folders.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn library(name: &str) -> Result<PathBuf, Fault> {
+        Self::find_one(&Self::folders(&Self::executable()?), name)
+    }
+
+    fn executable() -> Result<PathBuf, Fault> {
+        std::env::current_exe()
+            .map_err(|error| Fault::new(Code::DropIn, "cannot tell where divvy itself lies").because(&error))
+    }
+
+    fn find_one(folders: &[PathBuf], name: &str) -> Result<PathBuf, Fault> {
+        folders
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file())
+            .ok_or_else(|| {
+                let looked: Vec<String> = folders
+                    .iter()
+                    .map(|folder| folder.display().to_string())
+                    .collect();
+                Fault::new(Code::DropIn, format!("{name} is missing"))
+                    .cause(format!("looked in {}", looked.join(", ")))
+                    .hint("`cargo build` makes it beside the executable; `cargo run` alone does not")
+            })
     }
 
     fn find_near(executable: &Path) -> Result<Self, Fault> {
         let folders = Self::folders(executable);
-        let find = |name: &str| {
-            folders
-                .iter()
-                .map(|folder| folder.join(name))
-                .find(|path| path.is_file())
-                .ok_or_else(|| {
-                    let looked: Vec<String> = folders
-                        .iter()
-                        .map(|folder| folder.display().to_string())
-                        .collect();
-                    Fault::new(Code::DropIn, format!("{name} is missing"))
-                        .cause(format!("looked in {}", looked.join(", ")))
-                        .hint("`cargo build` makes it beside the executable; `cargo run` alone does not")
-                })
-        };
+        let find = |name: &str| Self::find_one(&folders, name);
         let pair = |[cuda, nvml]: [&str; 2]| -> Result<Pair, Fault> {
             Ok(Pair {
                 cuda: find(cuda)?,

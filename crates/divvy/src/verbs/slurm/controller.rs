@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use divvy_jobs::{Granted, Refusal, Remedy, details, shows_several, task_of};
+use divvy_jobs::{Granted, Refusal, Remedy, details, plugin, shows_several, task_of};
 use divvy_model::Fault;
 
 use super::job::Job;
@@ -14,12 +14,7 @@ use super::job::Job;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where packages and administrators put Slurm's programs, beside slurmd's own folder.
-const FOLDERS: [&str; 4] = [
-    "/usr/bin",
-    "/usr/local/bin",
-    "/opt/slurm/bin",
-    "/usr/local/slurm/bin",
-];
+const FOLDERS: [&str; 4] = ["/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm"];
 
 /// What the job has on this node.
 ///
@@ -152,8 +147,21 @@ fn sentence(fault: &Fault) -> String {
         .collect()
 }
 
+/// The version of this node's Slurm, as its headers number it. `conf` is its slurm.conf, which most of its programs read first.
+pub fn version(conf: &Path) -> Option<u32> {
+    let told = |program| ask_with(program, &["-V"], Some(conf)).ok();
+    let told = ["slurmd", "sinfo"].into_iter().filter_map(told);
+    told.filter_map(|text| plugin::number_of(&text)).next()
+}
+
 /// What a program of Slurm's prints.
 fn ask(program: &str, words: &[&str]) -> Result<String, Refusal> {
+    let conf = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    ask_with(program, words, conf.as_deref())
+}
+
+/// The same with this slurm.conf.
+fn ask_with(program: &str, words: &[&str], conf: Option<&Path>) -> Result<String, Refusal> {
     let silent = |why: &str| {
         let mut refusal = Refusal::new(
             Remedy::Requeue,
@@ -172,7 +180,7 @@ fn ask(program: &str, words: &[&str]) -> Result<String, Refusal> {
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("LC_ALL", "C");
-    if let Some(conf) = std::env::var_os("SLURM_CONF") {
+    if let Some(conf) = conf {
         command.env("SLURM_CONF", conf);
     }
     let mut child = command
@@ -212,8 +220,9 @@ fn ask(program: &str, words: &[&str]) -> Result<String, Refusal> {
 /// One of Slurm's programs: beside the slurmd that started this process, else in the usual places.
 fn find(program: &str) -> Option<PathBuf> {
     let beside = beside_slurmd().into_iter();
-    let folders = beside.chain(FOLDERS.map(PathBuf::from));
-    folders
+    let folders = FOLDERS.map(|folder| ["bin", "sbin"].map(|below| Path::new(folder).join(below)));
+    beside
+        .chain(folders.into_iter().flatten())
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
 }

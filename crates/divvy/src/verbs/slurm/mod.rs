@@ -3,8 +3,10 @@
 
 mod controller;
 mod epilog;
+mod files;
 mod job;
 mod node;
+mod plugin;
 mod prolog;
 mod setup;
 mod steps;
@@ -23,7 +25,8 @@ use crate::context::Context;
   divvy slurm setup --shards 80 --apply
   divvy slurm setup --undo
   divvy slurm sweep
-  srun --gres=shard:20 python train.py")]
+  srun --gres=shard:20 python train.py
+  srun --gres=shard:20 --divvy-memory=4GiB --divvy-compute=10% python train.py")]
 pub struct Args {
     /// The node's file, which names its devices, and which root alone may write; %n in it is the node's name
     #[arg(
@@ -50,6 +53,18 @@ enum Verb {
     Epilog,
     /// End the slices of jobs that are no longer on this node: slurmd runs this as root when it starts, and every minute
     Sweep,
+}
+
+impl Args {
+    /// Whether slurmd or slurmstepd runs it around a job.
+    pub fn is_around_a_job(&self) -> bool {
+        !matches!(self.verb, Verb::Setup(_))
+    }
+
+    /// Whether slurmstepd reads what it prints.
+    pub fn is_task_prolog(&self) -> bool {
+        matches!(self.verb, Verb::TaskProlog)
+    }
 }
 
 /// Does it; the exit status.

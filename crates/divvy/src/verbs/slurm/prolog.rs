@@ -4,7 +4,7 @@ use std::path::Path;
 
 use divvy_agent::api::{CreateSlice, ForJob};
 use divvy_agent::{Client, launch};
-use divvy_jobs::{Here, Node, Plan, Refusal, Remedy, plan};
+use divvy_jobs::{Asked, Here, Node, Plan, Refusal, Remedy, plan};
 use divvy_model::{Code, DeviceRecord, Fault, MemoryAmount, Selector, SliceRecord, SliceRequest};
 
 use super::job::{Job, SLURM};
@@ -18,12 +18,13 @@ use crate::report;
 pub fn run(node_file: &Path) -> Result<u8, Fault> {
     node::require_root("prolog")?;
     let job = Job::of_environment()?;
+    let asked = Asked::of_job(|name| std::env::var(name).ok());
     // A job of processors only needs neither agent nor controller.
-    if !job.has_devices {
+    if !job.has_devices && asked.as_ref().is_ok_and(Asked::is_nothing) {
         return Ok(0);
     }
     let node_file = node::file_of(node_file, &job.node)?;
-    match give(&job, &node_file) {
+    match asked.and_then(|asked| give(&job, &node_file, &asked)) {
         Ok(()) => Ok(0),
         Err(refusal) if refusal.remedy == Remedy::Repair => {
             controller::drain(&job.node, &refusal.fault);
@@ -41,7 +42,10 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
     }
 }
 
-fn give(job: &Job, node_file: &Path) -> Result<(), Refusal> {
+fn give(job: &Job, node_file: &Path, asked: &Asked) -> Result<(), Refusal> {
+    if !job.has_devices {
+        return Err(asked.of_no_device());
+    }
     let node = node::read(node_file).map_err(Refusal::of)?;
     // Slurm's controller and the agent are asked at the same time: each takes a part of the job's start.
     let (granted, there) = std::thread::scope(|scope| {
@@ -55,7 +59,7 @@ fn give(job: &Job, node_file: &Path) -> Result<(), Refusal> {
         devices,
         slices,
     } = there?;
-    let plan = plan(&granted, &node, &devices)?;
+    let plan = plan(&granted, &node, &devices, asked)?;
     let Some(request) = request(job, &node, plan).map_err(Refusal::of)? else {
         return Ok(());
     };

@@ -1,15 +1,15 @@
 //! `divvy slurm setup`: what Slurm's files have to say, put there and taken away, and the mistakes in them.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use divvy_jobs::configuration::{PROGRAMS, SWEEP, Wanted, WantedDevice, check};
+use divvy_jobs::configuration::{Finding, PROGRAMS, SWEEP, Wanted, WantedDevice, check};
 use divvy_jobs::{Edited, Node, NodeDevice, apply, has_whole_blocks, undo};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
 
+use super::files::{self, folder, remove, rewrite, text, write};
 use super::node;
+use super::plugin::Plugin;
 use crate::context::Context;
 use crate::output;
 
@@ -75,10 +75,11 @@ pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault
     let node = new_node(args, &places, &devices, context)?;
     let wanted = wanted(args, &places, &node, &devices)?;
     let (slurm, gres) = (text(&places.slurm, true)?, text(&places.gres, false)?);
+    let plugin = Plugin::new(&places.slurm, &slurm, &places.programs);
     if args.apply {
         node::require_root("setup --apply")?;
         let edited = apply(&slurm, &gres, &wanted).map_err(by_hand)?;
-        put(&places, &edited, &node)?;
+        put(&places, &edited, &node, &plugin)?;
         output::print(&format!(
             "wrote {}, {}, {} and {}\nrestart slurmctld and slurmd, then try: srun --gres=shard:1 env\n",
             places.slurm.display(),
@@ -86,14 +87,15 @@ pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault
             places.programs.display(),
             places.node_file.display()
         ))?;
-        return found(&edited.slurm, &edited.gres, &wanted, None);
+        let found = check(&edited.slurm, &edited.gres, &wanted);
+        return report(found, plugin.check()?, None);
     }
     let node_problem = node_problem(&places, &node);
     match apply(&slurm, &gres, &wanted) {
-        Ok(edited) => show(&places, &edited, &node)?,
+        Ok(edited) => show(&places, &edited, &node, &plugin)?,
         Err(words) => output::print(&format!("{words}\n"))?,
     }
-    found(&slurm, &gres, &wanted, node_problem)
+    report(check(&slurm, &gres, &wanted), plugin.check()?, node_problem)
 }
 
 fn by_hand(words: String) -> Fault {
@@ -253,19 +255,6 @@ fn minor_of(pci_address: &str) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-/// A file's text; nothing for one that need not be there.
-fn text(path: &Path, is_needed: bool) -> Result<String, Fault> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(text),
-        Err(error) if error.kind() == ErrorKind::NotFound && !is_needed => Ok(String::new()),
-        Err(error) => Err(
-            Fault::new(Code::Config, format!("cannot read `{}`", path.display()))
-                .because(&error)
-                .hint("run it on a node of a Slurm cluster; --conf-dir names the folder of slurm.conf where it is another"),
-        ),
-    }
-}
-
 /// What a node's file lacks.
 fn node_problem(places: &Places, node: &Node) -> Option<String> {
     let shown = places.node_file.display();
@@ -282,8 +271,8 @@ fn node_problem(places: &Places, node: &Node) -> Option<String> {
 }
 
 /// Prints the mistakes; the exit status.
-fn found(slurm: &str, gres: &str, wanted: &Wanted, node_problem: Option<String>) -> Result<u8, Fault> {
-    let found = check(slurm, gres, wanted);
+fn report(mut found: Vec<Finding>, more: Vec<Finding>, node_problem: Option<String>) -> Result<u8, Fault> {
+    found.extend(more);
     let mut text = String::new();
     let errors = found
         .iter()
@@ -304,7 +293,7 @@ fn found(slurm: &str, gres: &str, wanted: &Wanted, node_problem: Option<String>)
 }
 
 /// Prints what `--apply` would write.
-fn show(places: &Places, edited: &Edited, node: &Node) -> Result<(), Fault> {
+fn show(places: &Places, edited: &Edited, node: &Node, plugin: &Plugin) -> Result<(), Fault> {
     let block = |text: &str| {
         let lines = text.lines().skip_while(|line| !line.starts_with("# BEGIN divvy"));
         lines
@@ -313,11 +302,12 @@ fn show(places: &Places, edited: &Edited, node: &Node) -> Result<(), Fault> {
             .collect::<String>()
     };
     let mut shown = format!(
-        "# {}\n{}\n# {}\n{}\n# {}\n{}\n",
+        "# {}\n{}\n# {}\n{}\n{}\n# {}\n{}\n",
         places.slurm.display(),
         block(&edited.slurm),
         places.gres.display(),
         block(&edited.gres),
+        plugin.show(),
         places.node_file.display(),
         node.write()?
     );
@@ -374,32 +364,43 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-fn put(places: &Places, edited: &Edited, node: &Node) -> Result<(), Fault> {
-    folder(&places.programs)?;
+fn put(places: &Places, edited: &Edited, node: &Node, plugin: &Plugin) -> Result<(), Fault> {
+    // Before anything is written.
+    for path in [&places.slurm, &places.gres] {
+        files::place(path)?;
+    }
+    plugin.list()?;
+    files::folder_of_programs(&places.programs)?;
+    plugin.put()?;
     for (name, script) in scripts(places, edited)? {
-        write(&places.programs.join(name), &script, 0o755)?;
+        write(&places.programs.join(name), script.as_bytes(), 0o755)?;
     }
     if let Some(above) = places.node_file.parent() {
         folder(above)?;
     }
-    write(&places.node_file, &node.write()?, 0o644)?;
+    write(&places.node_file, node.write()?.as_bytes(), 0o644)?;
     // slurm.conf comes last: what it names is there by then.
     rewrite(&places.gres, &edited.gres)?;
     rewrite(&places.slurm, &edited.slurm)
 }
 
 fn take_away(places: &Places) -> Result<u8, Fault> {
+    let slurm = text(&places.slurm, false)?;
+    let plugin = Plugin::new(&places.slurm, &slurm, &places.programs);
+    let mut all = vec![plugin.list()?];
     for path in [&places.slurm, &places.gres] {
-        if !has_whole_blocks(&text(path, false)?) {
-            return Err(Fault::new(
-                Code::Config,
-                format!(
-                    "the lines of `divvy slurm setup` in {} have lost their begin or their end",
-                    path.display()
-                ),
-            )
-            .hint("put the line `# END divvy slurm setup` behind them again, or remove them by hand"));
-        }
+        files::place(path)?;
+        all.push((path, has_whole_blocks(&text(path, false)?)));
+    }
+    if let Some((path, _)) = all.iter().find(|(_, is_whole)| !is_whole) {
+        return Err(Fault::new(
+            Code::Config,
+            format!(
+                "the lines of `divvy slurm setup` in {} have lost their begin or their end",
+                path.display()
+            ),
+        )
+        .hint("put the line `# END divvy slurm setup` behind them again, or remove them by hand"));
     }
     for path in [&places.slurm, &places.gres] {
         let before = text(path, false)?;
@@ -410,6 +411,8 @@ fn take_away(places: &Places) -> Result<u8, Fault> {
             rewrite(path, &after)?;
         }
     }
+    // srun would look for a file that its list names.
+    plugin.take_away()?;
     for (_, name) in PROGRAMS {
         remove(&places.programs.join(name))?;
     }
@@ -417,62 +420,6 @@ fn take_away(places: &Places) -> Result<u8, Fault> {
     remove(&places.node_file)?;
     output::print("Slurm's files are as they were; restart slurmctld and slurmd\n")?;
     Ok(0)
-}
-
-fn remove(path: &Path) -> Result<(), Fault> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Fault::new(Code::Config, format!("cannot remove `{}`", path.display())).because(&error))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn folder(path: &Path) -> Result<(), Fault> {
-    let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
-    made.map_err(|error| {
-        Fault::new(Code::Config, format!("cannot make `{}`", path.display())).because(&error)
-    })
-}
-
-/// Writes one of Slurm's files in one step: slurmd that reads it meanwhile has the one or the other. Its owner and mode stay,
-/// since Slurm's daemons may run as another user, and so does a link to where it lies.
-fn rewrite(path: &Path, text: &str) -> Result<(), Fault> {
-    let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    match fs::metadata(&place) {
-        Ok(meta) => replace(&place, text, meta.mode() & 0o777, Some((meta.uid(), meta.gid()))),
-        Err(_) => replace(&place, text, 0o644, None),
-    }
-}
-
-/// Writes a file of Divvy's in one step. It is root's, and others cannot write it: slurmd runs it, or root believes it.
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), Fault> {
-    replace(path, text, mode, None)
-}
-
-fn replace(path: &Path, text: &str, mode: u32, owner: Option<(u32, u32)>) -> Result<(), Fault> {
-    let failed = |error: std::io::Error| {
-        Fault::new(Code::Config, format!("cannot write `{}`", path.display())).because(&error)
-    };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".divvy-new");
-    let new = path.with_file_name(name);
-    let _former = fs::remove_file(&new);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)
-        .map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    if let Some((uid, gid)) = owner {
-        std::os::unix::fs::fchown(&file, Some(uid), Some(gid)).map_err(failed)?;
-    }
-    // Of what is open: in a folder of Slurm's user another file may have the name by now.
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
-        .map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    fs::rename(&new, path).map_err(failed)
 }
 
 #[cfg(test)]
@@ -487,34 +434,6 @@ mod tests {
             node_file: folder.join("node.toml"),
             node_files: folder.join("node.toml"),
         }
-    }
-
-    #[test]
-    fn slurms_files_keep_their_owner_their_mode_and_their_link() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (shared, conf) = (
-            folder.path().join("shared.conf"),
-            folder.path().join("slurm.conf"),
-        );
-        fs::write(&shared, "A=1\n").expect("a file");
-        fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("a mode");
-        let is_root = rustix::process::geteuid().is_root();
-        if is_root {
-            std::os::unix::fs::chown(&shared, Some(64_030), Some(64_030)).expect("given away");
-        }
-        std::os::unix::fs::symlink(&shared, &conf).expect("a link");
-        rewrite(&conf, "A=2\n").expect("written");
-        assert!(fs::symlink_metadata(&conf).expect("there").is_symlink());
-        let facts = fs::metadata(&shared).expect("there");
-        assert_eq!(fs::read_to_string(&shared).expect("read"), "A=2\n");
-        assert_eq!(facts.mode() & 0o7777, 0o640);
-        assert!(!is_root || (facts.uid(), facts.gid()) == (64_030, 64_030));
-        // What root runs or believes is root's, whatever was there.
-        let program = folder.path().join("prolog");
-        fs::write(&program, "").expect("a file");
-        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("a mode");
-        write(&program, "#!/bin/sh\n", 0o755).expect("written");
-        assert_eq!(fs::metadata(&program).expect("there").mode() & 0o7777, 0o755);
     }
 
     #[test]

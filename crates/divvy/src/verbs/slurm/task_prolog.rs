@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
-use divvy_agent::launch;
-use divvy_model::{Code, Fault};
+use divvy_agent::{Client, launch};
+use divvy_jobs::Asked;
+use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount, SliceRecord};
 
 use super::job::{SLURM, of_slurmd};
 use super::node;
@@ -28,14 +29,18 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let job = variable("SLURM_JOB_ID").ok_or_else(|| of_slurmd("SLURM_JOB_ID"))?;
     let name = variable("SLURMD_NODENAME").ok_or_else(|| of_slurmd("SLURMD_NODENAME"))?;
+    let asked = Asked::of_step(|name| variable(name)).map_err(|refusal| refusal.fault)?;
     if !SIGNS.iter().any(|sign| variable(sign).is_some()) {
+        if !asked.is_nothing() {
+            return Err(asked.of_no_device().fault);
+        }
         // No device was asked for, and none is shown.
         output::print("export CUDA_VISIBLE_DEVICES=\nunset DIVVY_SLICE\n")?;
         return Ok(0);
     }
     let node = node::read(&node::file_of(node_file, &name)?)?;
     let run = node::run_dir(&node);
-    let (_, slices) =
+    let (agent, slices) =
         node::ask(&node, |agent| node::slices(agent, &name)).map_err(|refusal| refusal.fault)?;
     let uid = rustix::process::getuid().as_raw();
     let own = slices.iter().find(|slice| {
@@ -50,6 +55,7 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
             .cause("its prolog made none, or the job was sent back")
             .hint("`scontrol show job` has the reason in AdminComment")
     })?;
+    judge(&agent, &asked, slice)?;
     let plan = launch::join_step(&run, &slice.id)?;
     let mut text = String::new();
     for (name, value) in &plan.environment {
@@ -65,4 +71,25 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
     }
     output::print(&text)?;
     Ok(0)
+}
+
+/// Refuses a step that asks by options for something else than its job's slice has.
+fn judge(agent: &Client, asked: &Asked, slice: &SliceRecord) -> Result<(), Fault> {
+    // Only a part of a device needs the devices' sizes.
+    let devices = match asked.memory {
+        Some(MemoryAmount::Share(_)) => agent.devices()?.body.items,
+        _ => Vec::new(),
+    };
+    let size = |uuid: &str| {
+        let device = devices.iter().find(|device| device.uuid == uuid);
+        device.map_or(Bytes(0), DeviceRecord::memory_usable_bytes)
+    };
+    let compute = slice.terms.compute.share.unwrap_or(Compute::WHOLE);
+    asked
+        .judge_step(
+            slice.shares.first.memory_limit_bytes,
+            compute,
+            slice.shares.iter().map(|share| size(&share.device_uuid)),
+        )
+        .map_err(|refusal| refusal.fault)
 }
