@@ -120,7 +120,7 @@ impl Cluster {
             self.start_slurmd(node, environment);
         }
         self.until("the nodes take jobs", |cluster| {
-            let said = cluster.root("sinfo", &["-h", "-N", "-o", "%T"]);
+            let said = cluster.root("sinfo", &["-h", "-N", "-p", "all", "-o", "%T"]);
             let said = String::from_utf8_lossy(&said.stdout).into_owned();
             said.lines().count() == nodes.len()
                 && said.lines().all(|state| ["idle", "mixed"].contains(&state))
@@ -131,6 +131,13 @@ impl Cluster {
     pub fn start_slurmd(&mut self, node: &str, environment: &[(&str, &Path)]) {
         let mut slurmd = self.command("/usr/sbin/slurmd");
         slurmd.args(["-D", "-N", node]).envs(environment.iter().copied());
+        self.spawn(node, slurmd);
+    }
+
+    /// The same, which tells the controller that its node was started again.
+    pub fn start_rebooted_slurmd(&mut self, node: &str) {
+        let mut slurmd = self.command("/usr/sbin/slurmd");
+        slurmd.args(["-D", "-b", "-N", node]);
         self.spawn(node, slurmd);
     }
 

@@ -1,6 +1,7 @@
 //! Jobs of a Slurm cluster, which is real: each is held to its shards, and no slice outlives its job.
 
 mod devices;
+mod interrupted;
 mod options;
 
 use std::path::PathBuf;
