@@ -71,6 +71,22 @@ fn bytes_of_images_are_counted_while_they_are_loaded() {
     });
 }
 
+/// The ring and its messages are 64 KiB, and the program's whole region little more: images go through it in parts.
+#[test]
+fn a_module_larger_than_the_region_is_loaded_in_parts() {
+    alone("a_module_larger_than_the_region_is_loaded_in_parts", || {
+        let server = with(Quota::default());
+        let comment = format!("// {}\n", "x".repeat(100)).repeat(40_000);
+        let text = CString::new(format!("{VECTOR_ADD}\n{comment}")).unwrap();
+        assert!(text.count_bytes() > 50 * MESSAGE);
+        let module: CUmodule = get!(cuModuleLoadData(text.as_ptr().cast()));
+        let add: CUfunction = get!(cuModuleGetFunction(module, c"add".as_ptr()));
+        assert!(!add.is_null());
+        cu!(cuModuleUnload(module));
+        assert_eq!(server.loads().1, 0, "the server keeps none of its bytes");
+    });
+}
+
 #[test]
 fn an_image_that_grows_when_it_is_decompressed_counts_as_what_it_becomes() {
     alone(
