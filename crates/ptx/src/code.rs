@@ -2,8 +2,9 @@
 
 use crate::engine::matrix::Multiplication;
 use crate::engine::matrix_memory::Transfer;
-use crate::inst::Inst;
-use std::collections::BTreeSet;
+use crate::engine::watch::Seen;
+use crate::inst::{Exec, Inst};
+use std::collections::{BTreeSet, HashMap};
 
 /// What a constant slot of a register area holds. Filled before a block runs; never written by instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -169,6 +170,27 @@ pub(crate) struct SharedVariable {
     pub dynamic: bool,
 }
 
+/// What a module for watched launches has beside its instructions.
+#[derive(Default)]
+pub(crate) struct Watched {
+    /// One for each instruction.
+    pub insts: Vec<WatchedInst>,
+    /// The names of the source files, by number.
+    pub files: HashMap<u32, String>,
+    /// The module's text.
+    pub text: Vec<u8>,
+}
+
+/// An instruction that [`crate::engine::watch::watched`] may stand in front of.
+#[derive(Clone, Copy)]
+pub(crate) struct WatchedInst {
+    /// What the instruction does.
+    pub exec: Exec,
+    pub seen: Seen,
+    /// The file's number and the line in it, or zeros.
+    pub source: (u32, u32),
+}
+
 #[derive(Default)]
 pub(crate) struct Code {
     pub insts: Vec<Inst>,
@@ -186,6 +208,8 @@ pub(crate) struct Code {
     pub sites: u32,
     /// Functions whose address is taken.
     pub addressed: BTreeSet<u32>,
+    /// What is known of each instruction beside it, where launches are watched.
+    pub watched: Option<Watched>,
     /// The module's machine code, once a launch has asked for it; nothing where there is none.
     #[cfg(target_arch = "x86_64")]
     pub native: std::sync::OnceLock<Option<crate::compile::Native>>,

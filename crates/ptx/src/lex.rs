@@ -101,6 +101,13 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// The rest of the line, which `.loc` and `.file` are read from.
+    pub fn rest_of_line(&mut self) -> &'a [u8] {
+        let from = self.at;
+        self.skip_line();
+        &self.text[from..self.at]
+    }
+
     fn skip_blank(&mut self) -> Result<(), ParseError> {
         while self.at < self.text.len() {
             match (self.text[self.at], self.byte(1)) {

@@ -37,9 +37,10 @@ mod types;
 #[cfg(target_arch = "x86_64")]
 pub use compile::limit_code;
 pub use engine::{
-    AddressSpace, Addressing, Channel, Engine, Image, Launch, Progress, Stats, Texture, Times, Timing,
+    AddressSpace, Addressing, Channel, Engine, Image, Launch, Order, Progress, Stats, Texture, Times, Timing,
+    Touch, WarpAt, Watch, Window,
 };
 pub use error::{Access, Fault, LinkError, ParseError, Unsupported};
 pub use inst::VectorSet;
-pub use module::{Global, Kernel, Module, Param, Program};
+pub use module::{Global, Kernel, Module, Param, Place, Program};
 pub use types::Space;

@@ -1,6 +1,6 @@
 //! A parsed and decoded module, and its linking to device addresses.
 
-use crate::code::{Code, LOCAL_ALIGN, SharedVariable};
+use crate::code::{Code, LOCAL_ALIGN, SharedVariable, Watched};
 use crate::decode::{self, Symbol};
 use crate::error::{LinkError, ParseError, Unsupported};
 use crate::inst::VectorSet;
@@ -43,6 +43,17 @@ pub struct Kernel {
     pub max_threads: Option<[u32; 3]>,
     /// The first instruction it reaches that the engine does not implement.
     pub unsupported: Option<Unsupported>,
+}
+
+/// Where an instruction comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Line in the PTX text, from 1.
+    pub line: u32,
+    /// That line, without comments.
+    pub text: String,
+    /// The source file's name and the line in it, where the text says so by `.file` and `.loc`.
+    pub source: Option<(String, u32)>,
 }
 
 /// A `.global` or `.const` variable of the module.
@@ -118,8 +129,52 @@ impl Module {
         } else {
             set
         };
-        let text = parse(text)?;
-        Builder::default().build(&text, set)
+        Builder::default().build(&parse(text)?, set)
+    }
+
+    /// As [`Module::parse`], for launches that are watched: [`crate::Engine::run_watched`].
+    ///
+    /// # Errors
+    /// As [`Module::parse`].
+    pub fn parse_watched(text: &[u8]) -> Result<Module, ParseError> {
+        let parsed = parse(text)?;
+        let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let mut builder = Builder::default();
+        builder.code.watched = Some(Watched {
+            insts: Vec::new(),
+            files: parsed
+                .files
+                .iter()
+                .map(|(number, of)| (*number, name(of)))
+                .collect(),
+            text: text.to_vec(),
+        });
+        builder.build(&parsed, VectorSet::detect())
+    }
+
+    /// As [`Module::place`], of the first instruction of a line.
+    pub fn place_at_line(&self, line: u32) -> Option<Place> {
+        let at = self.code.insts.iter().position(|inst| inst.line == line)?;
+        self.place(at as u32)
+    }
+
+    /// Where an instruction comes from, by its number; None where the module was not parsed for watching.
+    pub fn place(&self, instruction: u32) -> Option<Place> {
+        let watched = self.code.watched.as_ref()?;
+        let inst = watched.insts.get(instruction as usize)?;
+        let line = self.code.insts.get(instruction as usize)?.line;
+        let lines = watched.text.split(|byte| *byte == b'\n');
+        let text = lines.into_iter().nth((line as usize).saturating_sub(1));
+        let text = String::from_utf8_lossy(text.unwrap_or_default());
+        // Of several statements in a line the first one's is as good as any.
+        let text = text.split("//").next().unwrap_or_default().trim();
+        let (file, source_line) = inst.source;
+        let source = watched.files.get(&file).map(|name| (name.clone(), source_line));
+        Some(Place {
+            line,
+            text: text.to_owned(),
+            source: source.filter(|_| source_line != 0),
+        })
     }
 
     /// The compute capability that the text says it is for, as in `.target sm_90a`: 90. 0 where it names none.

@@ -5,6 +5,7 @@ use crate::engine::async_copy::{self, NARROW_TARGET, SIZE_SHIFT};
 use crate::engine::control::nop;
 use crate::engine::mbarrier::{self, Operation, PARITY, YIELDING};
 use crate::engine::memory;
+use crate::engine::watch::Seen;
 use crate::parse::ast::Operand;
 use crate::types::Ty;
 
@@ -70,6 +71,7 @@ impl Decoder<'_, '_> {
         draft.not_e = negated;
         draft.imm = imm;
         draft.aux = from.aux | site | size.trailing_zeros() << SIZE_SHIFT;
+        draft.seen = Seen::Copy;
         if to.aux & memory::NARROW != 0 {
             draft.aux |= NARROW_TARGET;
         }
@@ -91,6 +93,7 @@ impl Decoder<'_, '_> {
         let draft = self.emit(mbarrier::change, d, [address.base, count, V::None], D);
         draft.imm = address.offset as u64;
         draft.aux = address.aux | site | mbarrier::number(operation);
+        draft.seen = Seen::Object { waits: false };
         Ok(())
     }
 
@@ -157,6 +160,7 @@ impl Decoder<'_, '_> {
         let draft = self.emit(mbarrier::wait, d, [address.base, b, V::None], D);
         draft.imm = address.offset as u64;
         draft.aux = address.aux | site | parity | yielding;
+        draft.seen = Seen::Object { waits: true };
         Ok(())
     }
 }

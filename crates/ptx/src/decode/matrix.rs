@@ -5,6 +5,7 @@ use crate::engine::fragment::{Fragment, Number, Part};
 use crate::engine::matrix::{Doubles, Floats, Integers, Multiplication, SingleBits, multiply};
 use crate::engine::matrix_memory::{self, TRANSPOSE, Transfer};
 use crate::engine::memory::{self, COUNT_SHIFT};
+use crate::engine::watch::Seen;
 use crate::inst::Exec;
 use crate::parse::ast::Operand;
 use crate::rounding::Mode;
@@ -306,6 +307,7 @@ impl<'a> Decoder<'_, 'a> {
         let draft = self.emit(exec, V::None, [address.base, stride, V::None], 0);
         draft.imm = index;
         draft.aux = address.aux | site;
+        draft.seen = Seen::Matrix { store };
         if store {
             self.list(Vec::new(), registers);
         } else {
@@ -361,6 +363,7 @@ impl<'a> Decoder<'_, 'a> {
         draft.e = places[3];
         draft.imm = address.offset as u64;
         draft.aux = address.aux | site | transpose | count << COUNT_SHIFT;
+        draft.seen = Seen::Rows { store };
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use crate::engine::atomics;
 use crate::engine::control::nop;
 use crate::engine::ctx::SITES;
 use crate::engine::memory::{self, load, param_load, param_store, store};
+use crate::engine::watch::{Order, Seen};
 use crate::inst::Exec;
 use crate::parse::ast::Operand;
 use crate::types::Ty;
@@ -42,6 +43,18 @@ impl<'a> Decoder<'_, 'a> {
             }
         }
         memory::GENERIC
+    }
+
+    /// How the access is ordered, for those who watch.
+    fn order(&self) -> Order {
+        let acquire = self.has("acquire") || self.has("acq_rel");
+        let release = self.has("release") || self.has("acq_rel");
+        let relaxed = ["volatile", "relaxed", "mmio"].iter().any(|m| self.has(m));
+        Order {
+            strong: acquire || release || relaxed,
+            acquire,
+            release,
+        }
     }
 
     fn polling(&self) -> u32 {
@@ -204,6 +217,7 @@ impl<'a> Decoder<'_, 'a> {
         let exec = load_exec(ty, wide, self);
         let address = self.address(1, space)?;
         let polling = self.polling();
+        let (element, order) = (ty.bytes() as u8, self.order());
         let site = self.site_at(address.base);
         let draft = self.emit(
             exec,
@@ -214,6 +228,7 @@ impl<'a> Decoder<'_, 'a> {
         draft.e = places[3];
         draft.imm = address.offset as u64;
         draft.aux = address.aux | polling | site | count << memory::COUNT_SHIFT;
+        draft.seen = Seen::Load { element, order };
         Ok(())
     }
 
@@ -323,12 +338,18 @@ impl<'a> Decoder<'_, 'a> {
             return Err("this space cannot be written".into());
         }
         let exec = store_exec(ty, wide, self);
+        let order = self.order();
         let address = self.address(0, space)?;
         let site = self.site_at(address.base);
         let draft = self.emit(exec, places[0], [address.base, places[1], places[2]], 0);
         draft.e = places[3];
         draft.imm = address.offset as u64;
         draft.aux = address.aux | site | count << memory::COUNT_SHIFT;
+        draft.seen = Seen::Store {
+            element: ty.bytes() as u8,
+            wide,
+            order,
+        };
         Ok(())
     }
 
@@ -360,6 +381,11 @@ impl<'a> Decoder<'_, 'a> {
             let draft = self.emit(exec, V::None, [address.base, b, V::None], 0);
             draft.imm = address.offset.wrapping_add(n as i64 * i64::from(ty.bytes())) as u64;
             draft.aux = address.aux | site | 1 << memory::COUNT_SHIFT;
+            draft.seen = Seen::Atomic {
+                element: ty.bytes() as u8,
+                reads: true,
+                order: Order::RELAXED,
+            };
         }
         Ok(())
     }
@@ -403,9 +429,18 @@ impl<'a> Decoder<'_, 'a> {
             V::None
         };
         let site = self.site_at(address.base);
+        let order = self.order();
         let draft = self.emit(exec, d, [address.base, b, c], D);
         draft.imm = address.offset as u64;
         draft.aux = address.aux | site | 1 << memory::COUNT_SHIFT;
+        draft.seen = Seen::Atomic {
+            element: ty.bytes() as u8,
+            reads: *op != "exch",
+            order: Order {
+                strong: true,
+                ..order
+            },
+        };
         Ok(())
     }
 }

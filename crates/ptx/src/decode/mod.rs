@@ -18,8 +18,9 @@ mod sync;
 mod texture;
 mod wait;
 
-use crate::code::{Call, Code, Const, FunctionCode, LOCAL_ALIGN, SharedVariable};
+use crate::code::{Call, Code, Const, FunctionCode, LOCAL_ALIGN, SharedVariable, WatchedInst};
 use crate::engine::control::{self as ops, NONE};
+use crate::engine::watch::{self, Seen};
 use crate::error::ParseError;
 use crate::inst::{Exec, Inst, VectorSet};
 use crate::parse::ast::{Body, Function, Statement, Variable};
@@ -96,6 +97,8 @@ pub(crate) struct Draft {
     pub writes_more: Vec<u32>,
     /// More operands than there are fields: `e` becomes the place of the list in `Code::slots`.
     pub list: Vec<V>,
+    /// What a watched launch is told of it.
+    pub seen: Seen,
 }
 
 /// Why a statement has no instruction.
@@ -368,6 +371,7 @@ impl<'a> Decoder<'_, 'a> {
             reads_more: Vec::new(),
             writes_more: Vec::new(),
             list: Vec::new(),
+            seen: Seen::Nothing,
         });
         let last = self.drafts.len() - 1;
         &mut self.drafts[last]
@@ -400,6 +404,28 @@ impl<'a> Decoder<'_, 'a> {
             "tex" | "tld4" | "txq" | "suld" | "sust" | "suq" => self.texture(),
             _ => Err(Refusal::Unsupported),
         }
+    }
+
+    /// The source line of each draft, where launches are watched: that of the last `.loc` before its statement.
+    fn sources(&self, starts: &[u32]) -> Vec<(u32, u32)> {
+        if self.code.watched.is_none() {
+            return Vec::new();
+        }
+        let mut sources = vec![(0, 0); self.drafts.len()];
+        let locations = &self.body.locations;
+        for (n, (statement, file, line)) in locations.iter().enumerate() {
+            let start = |statement: u32| {
+                let start = starts.get(statement as usize).map(|start| *start as usize);
+                start.unwrap_or(self.drafts.len())
+            };
+            let end = locations
+                .get(n + 1)
+                .map_or(self.drafts.len(), |next| start(next.0));
+            if let Some(drafts) = sources.get_mut(start(*statement)..end) {
+                drafts.fill((*file, *line));
+            }
+        }
+        sources
     }
 
     /// Places, final instructions, and what launching must know.
@@ -486,13 +512,25 @@ impl<'a> Decoder<'_, 'a> {
                 results,
             });
         }
-        for draft in &self.drafts {
+        let sources = self.sources(starts);
+        for (n, draft) in self.drafts.iter().enumerate() {
+            let exec = match &mut self.code.watched {
+                Some(watched) => {
+                    watched.insts.push(WatchedInst {
+                        exec: draft.exec,
+                        seen: draft.seen,
+                        source: sources.get(n).copied().unwrap_or_default(),
+                    });
+                    watch::in_front_of(draft.exec, draft.seen)
+                }
+                None => draft.exec,
+            };
             let guard = draft
                 .guard
                 .map_or(NONE, |(r, negated)| slot(V::Reg(r)) | u32::from(negated));
             let mut inst = Inst {
-                exec: draft.exec,
-                inner: draft.exec,
+                exec,
+                inner: exec,
                 imm: draft.imm,
                 d: slot(draft.d),
                 a: slot(draft.a),

@@ -1,6 +1,7 @@
 //! Barriers, fences, and operations across the lanes of a warp.
 
 use super::{D, Decoded, Decoder, E, Refusal, V};
+use crate::engine::watch::Seen;
 use crate::engine::{control, shuffle};
 use crate::parse::ast::Operand;
 use crate::types::Ty;
@@ -13,6 +14,7 @@ impl<'a> Decoder<'_, 'a> {
                 let members = self.source(0, Ty::B32)?;
                 self.emit(shuffle::warp_barrier, V::None, [V::None; 3], 0).f = members;
                 self.set_aux(shuffle::SYNC_WARP_BARRIER);
+                self.set_seen(Seen::WarpBarrier);
                 Ok(())
             }
             "barrier" if self.has("cluster") => Err(Refusal::Unsupported),
@@ -21,7 +23,8 @@ impl<'a> Decoder<'_, 'a> {
                 if self.has("proxy") && self.at.operands.len() > 1 {
                     return Err(Refusal::Unsupported);
                 }
-                self.emit(control::fence, V::None, [V::None; 3], 0);
+                let device = !self.has("cta");
+                self.emit(control::fence, V::None, [V::None; 3], 0).seen = Seen::Fence { device };
                 Ok(())
             }
             "activemask" => {
@@ -46,6 +49,12 @@ impl<'a> Decoder<'_, 'a> {
         }
     }
 
+    fn set_seen(&mut self, seen: Seen) {
+        if let Some(draft) = self.drafts.last_mut() {
+            draft.seen = seen;
+        }
+    }
+
     fn set_aux(&mut self, aux: u32) {
         if let Some(draft) = self.drafts.last_mut() {
             draft.aux = aux;
@@ -55,6 +64,7 @@ impl<'a> Decoder<'_, 'a> {
     fn barrier(&mut self) -> Decoded {
         let operands = self.at.operands.len();
         let none = [V::None; 3];
+        let aligned = self.at.op[0] == "bar" || self.has("aligned");
         if self.has("red") {
             let count_of = self.has("popc");
             let aux = if count_of {
@@ -79,6 +89,7 @@ impl<'a> Decoder<'_, 'a> {
             let draft = self.emit(control::barrier, d, [id, count, p], D);
             draft.aux = aux;
             draft.not_c = not_p;
+            draft.seen = Seen::Barrier { aligned };
             return Ok(());
         }
         let arrive = self.has("arrive");
@@ -95,6 +106,7 @@ impl<'a> Decoder<'_, 'a> {
         draft.a = id;
         draft.b = count;
         draft.aux = if arrive { control::BARRIER_ARRIVE } else { 0 };
+        draft.seen = Seen::Barrier { aligned };
         Ok(())
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn offsets(to: i32, from: i32) -> u64 {
 }
 
 /// A lane's address in `slot`.
-fn address(c: &Ctx, slot: u32, narrow: bool, offset: i32, lane: usize) -> u64 {
+pub(super) fn address(c: &Ctx, slot: u32, narrow: bool, offset: i32, lane: usize) -> u64 {
     if narrow {
         u64::from(c.lane::<u32>(slot, lane).wrapping_add(offset as u32))
     } else {

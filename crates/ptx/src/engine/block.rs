@@ -424,8 +424,11 @@ impl Block {
             self.at_grid = true;
             return;
         }
-        if launch.timing.is_some() {
+        if launch.attentive {
             self.meet(id);
+            if let Some(watch) = launch.watch {
+                watch.open(self.shared.start as u64, id);
+            }
         }
         self.barriers[id as usize] = Barrier::default();
         self.in_use &= !(1 << id);

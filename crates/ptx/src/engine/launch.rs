@@ -2,6 +2,7 @@
 
 use super::request::AddressSpace;
 use super::timing::Timing;
+use super::watch::Watch;
 use crate::code::{Code, ConstSlot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -53,6 +54,10 @@ pub(crate) struct LaunchState<'a> {
     pub block_consts: Vec<(u32, Vec<ConstSlot>)>,
     pub addresses: Vec<u64>,
     pub id: u64,
+    /// What is told of the launch.
+    pub watch: Option<&'a dyn Watch>,
+    /// What happens at barriers matters: there is a model of time, or the launch is watched.
+    pub attentive: bool,
     /// Run compiled code where there is any.
     pub compiled: bool,
     /// A warp's lanes are neighbours in a row of the block.

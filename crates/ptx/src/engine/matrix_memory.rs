@@ -21,7 +21,7 @@ pub(crate) struct Transfer {
 
 impl Transfer {
     /// Where an element is: bytes from the matrix's address. Elements of less than a byte are addressed by the register.
-    fn bytes(&self, stride: u64, (row, column): (u32, u32)) -> u64 {
+    pub(super) fn bytes(&self, stride: u64, (row, column): (u32, u32)) -> u64 {
         let (row, column) = (u64::from(row), u64::from(column));
         let element = if self.by_rows {
             row.wrapping_mul(stride).wrapping_add(column)
@@ -32,7 +32,7 @@ impl Transfer {
     }
 
     /// The matrix's address and stride, which are the same in all lanes.
-    fn origin(&self, c: &Ctx, i: &Inst) -> (u64, u64) {
+    pub(super) fn origin(&self, c: &Ctx, i: &Inst) -> (u64, u64) {
         let first = c.mask().trailing_zeros() as usize & 31;
         let start = lane_address(c, i, first, self.offset);
         let stride = match i.b {
@@ -45,7 +45,7 @@ impl Transfer {
 }
 
 /// Bytes that are moved at once: those of an element, or of a register of smaller ones.
-fn unit(f: &Fragment) -> (u32, u64) {
+pub(super) fn unit(f: &Fragment) -> (u32, u64) {
     let bits = f.number.bits();
     if bits < 8 {
         (1, 4)
@@ -167,7 +167,7 @@ fn rows(c: &mut Ctx, i: &Inst, n: usize, access: Access) -> Result<[u64; 8], Sto
     Ok(at)
 }
 
-fn count(i: &Inst) -> usize {
+pub(super) fn count(i: &Inst) -> usize {
     (i.aux >> super::memory::COUNT_SHIFT & 15) as usize
 }
 

@@ -33,10 +33,12 @@ mod survey;
 pub(crate) mod texture;
 pub(crate) mod timing;
 mod warp;
+pub(crate) mod watch;
 
 pub use image::{Addressing, Channel, Image, Texture};
 pub use request::{AddressSpace, Launch, Stats};
 pub use timing::{Progress, Times, Timing};
+pub use watch::{Order, Touch, WarpAt, Watch, Window};
 
 use crate::error::Fault;
 use crate::module::Program;
@@ -60,7 +62,22 @@ impl Engine {
     /// # Errors
     /// The first fault any block met; the others are stopped.
     pub fn run(&self, program: &Program, launch: &Launch<'_>) -> Result<Stats, Fault> {
-        let state = prepare::prepare(program, launch)?;
+        let state = prepare::prepare(program, launch, None)?;
+        self.pool.run(state)
+    }
+
+    /// As [`Engine::run`], interpreted, of a module of [`crate::Module::parse_watched`]: `watch` is told what the kernel
+    /// does.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn run_watched(
+        &self,
+        program: &Program,
+        launch: &Launch<'_>,
+        watch: &dyn Watch,
+    ) -> Result<Stats, Fault> {
+        let state = prepare::prepare(program, launch, Some(watch))?;
         self.pool.run(state)
     }
 }

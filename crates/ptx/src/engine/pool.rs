@@ -106,6 +106,9 @@ impl Progress {
         if self.finished > 0 {
             return Err(self.at_grid[0].waiting_line(launch));
         }
+        if let Some(watch) = launch.watch {
+            watch.open_grid();
+        }
         let last = self.at_grid.iter().map(Block::time_ps).max().unwrap_or(0);
         for mut block in self.at_grid.drain(..) {
             block.leave_grid_barrier();

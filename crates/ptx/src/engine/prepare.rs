@@ -2,6 +2,7 @@
 
 use super::launch::{LaunchState, NO_AREA, WORKSPACE_WORDS};
 use super::request::Launch;
+use super::watch::Watch;
 use crate::code::{ConstSlot, LOCAL_ALIGN, RESERVED_SHARED};
 use crate::error::Fault;
 use crate::module::Program;
@@ -20,7 +21,11 @@ static LAUNCHES: AtomicU64 = AtomicU64::new(1);
 ///
 /// # Errors
 /// Why it cannot run.
-pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<LaunchState<'a>, Fault> {
+pub(super) fn prepare<'a>(
+    program: &Program,
+    launch: &Launch<'a>,
+    watch: Option<&'a dyn Watch>,
+) -> Result<LaunchState<'a>, Fault> {
     let bad = |why: String| Err(Fault::BadLaunch(why));
     let module = program.module();
     let Some(index) = module.kernel_index(launch.kernel) else {
@@ -161,7 +166,9 @@ pub(super) fn prepare<'a>(program: &Program, launch: &Launch<'a>) -> Result<Laun
         block_consts: consts(true),
         areas,
         addresses: program.addresses().to_vec(),
-        compiled: launch.compile,
+        compiled: launch.compile && watch.is_none(),
+        watch,
+        attentive: launch.timing.is_some() || watch.is_some(),
         rows: launch.block[0].is_multiple_of(32),
         id: LAUNCHES.fetch_add(1, Ordering::Relaxed),
     })

@@ -113,6 +113,8 @@ pub(crate) struct Body<'a> {
     /// By scope and name: the statement a label stands before.
     pub labels: HashMap<(u32, &'a str), u32>,
     pub tables: HashMap<(u32, &'a str), Table<'a>>,
+    /// `.loc`: the statement it stands before, the file's number and the line.
+    pub locations: Vec<(u32, u32, u32)>,
 }
 
 impl<'a> Body<'a> {
@@ -165,4 +167,6 @@ pub(crate) struct Text<'a> {
     pub functions: Vec<Function<'a>>,
     /// `.alias a, b`: a is another name of b.
     pub aliases: Vec<(&'a str, &'a str)>,
+    /// `.file`: numbers and names.
+    pub files: HashMap<u32, &'a [u8]>,
 }

@@ -290,7 +290,13 @@ impl<'a> Parser<'a> {
     ) -> Result<(), ParseError> {
         let space = match directive {
             "reg" => return self.registers(),
-            "loc" | "file" => {
+            "loc" => {
+                if let Some((file, line)) = super::location(self.lexer.rest_of_line()) {
+                    body.locations.push((body.statements.len() as u32, file, line));
+                }
+                return Ok(());
+            }
+            "file" => {
                 self.lexer.skip_line();
                 return Ok(());
             }

@@ -51,6 +51,24 @@ pub(crate) fn parse(text: &[u8]) -> Result<Text<'_>, ParseError> {
     parser.module()
 }
 
+/// The number and the name of `.file 1 "name"`.
+fn file(rest: &[u8]) -> Option<(u32, &[u8])> {
+    let open = rest.iter().position(|byte| *byte == b'"')?;
+    let name = &rest[open + 1..];
+    let close = name.iter().position(|byte| *byte == b'"')?;
+    let number = std::str::from_utf8(&rest[..open]).ok()?.trim().parse().ok()?;
+    Some((number, &name[..close]))
+}
+
+/// The file's number and the line of `.loc 1 12 3`.
+fn location(rest: &[u8]) -> Option<(u32, u32)> {
+    let mut numbers = rest
+        .split(|byte| !byte.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
 impl<'a> Parser<'a> {
     fn peek(&mut self) -> Result<Token<'a>, ParseError> {
         if let Some(token) = self.peeked {
@@ -187,7 +205,12 @@ impl<'a> Parser<'a> {
                         return Err(token.error("only 64-bit addresses are supported"));
                     }
                 }
-                "file" | "loc" => self.lexer.skip_line(),
+                "file" => {
+                    if let Some((number, name)) = file(self.lexer.rest_of_line()) {
+                        text.files.insert(number, name);
+                    }
+                }
+                "loc" => self.lexer.skip_line(),
                 "section" => {
                     self.next()?;
                     self.skip_braces()?;
