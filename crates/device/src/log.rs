@@ -26,7 +26,7 @@ pub fn line(message: impl fmt::Display) {
 }
 
 /// Whether the kernel started this program with more rights than its caller has.
-pub(crate) fn is_secure() -> bool {
+pub fn is_secure() -> bool {
     // SAFETY: it reads the process's auxiliary vector, which the kernel wrote and no code changes.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }

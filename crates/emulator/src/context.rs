@@ -1,6 +1,7 @@
 //! Contexts: an address space, streams, and whether it has failed.
 
 use crate::Result;
+use crate::check;
 use crate::device_heap::{DEFAULT_BYTES, DeviceHeap};
 use crate::handle;
 use crate::memory::allocation::{Allocation, Backing, Kind};
@@ -109,6 +110,9 @@ impl Context {
                 Backing::Device(Arc::new(extent)),
             ));
             self.addresses.live.insert(Arc::clone(&memory)).ok()?;
+            if let Some(checker) = check::on() {
+                checker.name(memory.base, "the heap of the kernels' malloc".into());
+            }
             Some(memory)
         })
     }

@@ -4,6 +4,7 @@
 //! alive until the work is done, so that freeing it meanwhile unmaps nothing in use.
 
 use crate::Result;
+use crate::check;
 use crate::kernel_time;
 use crate::memory::allocation::Allocation;
 use crate::memory::registry::Addresses;
@@ -132,10 +133,18 @@ impl Side {
             (Some(allocation), Place::Device | Place::Unified) => {
                 if !allocation.holds(address, reach) {
                     let found = known.find_mapped(address, reach);
+                    if let (Some(checker), None) = (check::on(), &found) {
+                        checker.bad_copy(address, reach, Some(allocation));
+                    }
                     more = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 }
             }
-            (None, Place::Device) => return Err(CUDA_ERROR_INVALID_VALUE),
+            (None, Place::Device) => {
+                if let Some(checker) = check::on() {
+                    checker.bad_copy(address, reach, None);
+                }
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
             (None, Place::Host | Place::Unified) if address == 0 => return Err(CUDA_ERROR_INVALID_VALUE),
             (_, Place::Host) | (None, Place::Unified) => {}
         }
@@ -239,6 +248,9 @@ unsafe fn transfer(to: &Side, from: &Side, shape: Shape) {
             let (target, source) = (to.row(row, slice), from.row(row, slice));
             // SAFETY: the row lies inside both blocks. It may overlap itself, so this is memmove.
             unsafe { std::ptr::copy(source as *const u8, target as *mut u8, shape.width as usize) };
+            if let Some(checker) = check::on() {
+                checker.copied(target, source, shape.width);
+            }
         }
     }
 }
@@ -281,6 +293,9 @@ impl Value {
 pub unsafe fn fill(block: &Side, value: Value, shape: Shape) {
     for row in 0..shape.rows {
         let (start, count) = (block.row(row, 0), (shape.width / value.bytes()) as usize);
+        if let Some(checker) = check::on() {
+            checker.written(start, shape.width);
+        }
         // SAFETY: the row lies inside the block.
         unsafe {
             match value {

@@ -17,7 +17,7 @@ use crate::pool::MemoryPool;
 use crate::stream::Stream;
 use crate::texture::Objects;
 use crate::visible::{Present, visible};
-use crate::{Result, fork, memop, pool};
+use crate::{Result, check, fork, memop, pool};
 use divvy_abi::*;
 use divvy_device::inventory::{self, DeviceFacts};
 use divvy_device::memory::heap::Charged;
@@ -104,6 +104,7 @@ pub fn initialise() -> Result {
     if DRIVER.get().is_some() {
         return Ok(());
     }
+    check::begin();
     divvy_abi::on_unsupported(|symbol| {
         log::once(
             symbol.name(),
@@ -271,9 +272,13 @@ impl Driver {
         for library in self.libraries.all() {
             library.forget_context(context.id);
         }
-        self.addresses
+        let left = self
+            .addresses
             .live
             .remove_all(|allocation| allocation.context == context.handle);
+        if let Some(checker) = check::on() {
+            checker.left_in_context(&left);
+        }
         context.give_memory();
     }
 

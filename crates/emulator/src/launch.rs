@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::array::Array;
+use crate::check::{self, Launched};
 use crate::context::Context;
 use crate::graph::memory::GraphMemory;
 use crate::handle::Handles;
@@ -112,7 +113,11 @@ pub struct Visible {
 impl Launcher {
     /// Runs kernels on as many threads as the process may use processors.
     pub fn new(visible: Visible) -> Launcher {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        // A checked kernel's blocks run one after the other, so that what is found is the same in each run.
+        let workers = match check::on() {
+            Some(_) => 1,
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        };
         Launcher {
             engine: Engine::new(workers),
             workers: workers as u64,
@@ -192,7 +197,23 @@ pub fn run(
         timing: running.is_modelled().then_some(timing),
         compile: context.device.facts.compile,
     };
-    match launcher.engine.run(&function.instance.program, &launch) {
+    let program = &function.instance.program;
+    let ended = match check::on() {
+        Some(checker) => {
+            let watch = Launched::new(
+                checker,
+                program.module(),
+                launch.kernel,
+                launch.grid,
+                launch.block,
+            );
+            let ended = launcher.engine.run_watched(program, &launch, &watch);
+            watch.ended(ended.as_ref().err());
+            ended
+        }
+        None => launcher.engine.run(program, &launch),
+    };
+    match ended {
         Ok(stats) => kernel_time::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),
         Err(fault) => {
             context.fail(code(&fault), &fault);

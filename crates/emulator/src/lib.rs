@@ -6,6 +6,7 @@
 mod api;
 mod array;
 mod block;
+mod check;
 mod context;
 mod copy;
 mod device_heap;

@@ -4,6 +4,7 @@
 //! are any. A wait ends without its condition when its stream or context goes, so that no wait lasts for ever.
 
 use crate::Result;
+use crate::check;
 use crate::context::Context;
 use crate::graph::Foreign;
 use crate::memory::allocation::{Allocation, Kind};
@@ -164,6 +165,9 @@ impl Op {
             return Ok(true);
         };
         let memory = word.find(addresses)?;
+        if let (Some(checker), Op::Write { .. } | Op::Reduce { .. }) = (check::on(), self) {
+            checker.written(word.address, word.bytes);
+        }
         match self {
             Op::Wait { value, condition, .. } => {
                 return Ok(word.satisfies(word.load(&memory), *value, *condition));

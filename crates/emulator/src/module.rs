@@ -1,6 +1,7 @@
 //! Modules loaded into a context, and the functions found in them.
 
 use crate::Result;
+use crate::check;
 use crate::context::Context;
 use crate::copy;
 use crate::handle::{self, Handles};
@@ -116,7 +117,7 @@ impl Instance {
             let extent = context
                 .device
                 .heap
-                .take(global.size)
+                .take(global.size.saturating_add(check::margin()))
                 .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
             let address = extent.address();
             let backing = Backing::Device(Arc::new(extent));
@@ -157,6 +158,11 @@ impl Instance {
                 .live
                 .insert(Arc::new(allocation))
                 .map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        }
+        if let Some(checker) = check::on() {
+            for (name, (address, _)) in &globals {
+                checker.name(*address, format!("the variable `{name}`"));
+            }
         }
         Ok(Arc::new(Instance {
             handle: handle::fresh(),

@@ -8,6 +8,7 @@ use super::args::Out;
 use super::capture::unsafe_call;
 use super::current;
 use crate::Result;
+use crate::check;
 use crate::driver::{Driver, driver};
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::memory::imported::{Imported, Own, export};
@@ -27,6 +28,9 @@ entry! {
         let driver = driver()?;
         let found = driver.addresses.live.find(pointer).filter(|found| found.kind == Kind::Device);
         let allocation = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if let Some(checker) = check::on() {
+            checker.all_written(allocation.base);
+        }
         let device = &driver.devices[allocation.device];
         let key = key(Lock::Memory, device.facts.uuid.0, share(device, &allocation)?, &allocation);
         handle.set(CUipcMemHandle { reserved: key.to_bytes().map(|byte| byte as c_char) })

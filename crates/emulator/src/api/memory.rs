@@ -6,7 +6,7 @@ use super::current;
 use crate::context::Context;
 use crate::driver::driver;
 use crate::memory::allocation::{Allocation, Backing, Kind};
-use crate::{Result, pool};
+use crate::{Result, check, pool};
 use divvy_abi::*;
 use divvy_device::memory::heap::{Extent, Heap};
 use std::sync::Arc;
@@ -75,7 +75,10 @@ fn allocate(context: &Arc<Context>, bytes: usize) -> Result<u64> {
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let extent = take(context, &context.device.heap, bytes as u64)?;
+    let with_margin = (bytes as u64)
+        .checked_add(check::margin())
+        .ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    let extent = take(context, &context.device.heap, with_margin)?;
     let address = extent.address();
     let backing = Backing::Device(Arc::new(extent));
     let device = context.device.ordinal;
@@ -103,6 +106,9 @@ pub fn take(context: &Context, heap: &Arc<Heap>, bytes: u64) -> Result<Extent> {
                 return Err(full);
             }
             pool::trim_all(&driver().map_err(|_| full)?.pools, context.device.ordinal);
+            if let Some(checker) = check::on() {
+                checker.let_all_go();
+            }
             heap.take(bytes)
         })
         .map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
@@ -130,11 +136,13 @@ fn free(context: &Arc<Context>, pointer: u64) -> Result {
                 | Kind::External { .. }
         )
     };
-    let found = driver
-        .addresses
-        .live
-        .find(pointer)
+    let inside = driver.addresses.live.find(pointer);
+    let found = inside
+        .clone()
         .filter(|found| found.base == pointer && freeable(found.kind));
+    if let (Some(checker), None) = (check::on(), &found) {
+        checker.bad_free(pointer, inside.as_deref());
+    }
     let allocation = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     // Work in the owner's streams may use it, and that of the caller's.
     context.drain();

@@ -3,6 +3,7 @@
 use super::args::{Handle, In, InMut, Out};
 use super::stream_name::StreamName;
 use super::vmm::check_handle_types;
+use crate::check;
 use crate::driver::{Driver, driver};
 use crate::graph::capture::Target;
 use crate::memory::allocation::{Allocation, Backing, Kind};
@@ -248,14 +249,18 @@ fn allocate(queue: &Queue, pool: u64, bytes: usize) -> Result<u64> {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
     let bytes = bytes as u64;
-    let extent = pool.take(bytes).or_else(|full| {
+    let with_margin = bytes.saturating_add(check::margin());
+    let extent = pool.take(with_margin).or_else(|full| {
         if bytes > driver.devices[pool.device].facts.memory_bytes() {
             return Err(full);
         }
         // Memory whose freeing is still queued comes back after a wait, and kept memory can be released.
         queue.context.drain();
         pool::trim_all(&driver.pools, pool.device);
-        pool.take(bytes)
+        if let Some(checker) = check::on() {
+            checker.let_all_go();
+        }
+        pool.take(with_margin)
     });
     let extent = extent.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
     let (address, kind) = (extent.address(), Kind::Pooled { pool: pool.handle });
@@ -288,11 +293,13 @@ fn free(pointer: u64, stream: StreamName) -> Result {
             Kind::Device | Kind::Pooled { .. } | Kind::Imported { pool: 1.. }
         )
     };
-    let found = driver
-        .addresses
-        .live
-        .find(pointer)
+    let inside = driver.addresses.live.find(pointer);
+    let found = inside
+        .clone()
         .filter(|found| found.base == pointer && freeable(found.kind));
+    if let (Some(checker), None) = (check::on(), &found) {
+        checker.bad_free(pointer, inside.as_deref());
+    }
     let id = found.ok_or(CUDA_ERROR_INVALID_VALUE)?.buffer_id;
     queue.run_later(move || {
         if let Some(freed) = driver

@@ -4,6 +4,7 @@ pub mod fatbin;
 mod readable;
 pub mod source;
 
+use crate::check;
 use divvy_abi::*;
 use divvy_ptx::{Module, ParseError};
 use fatbin::{FatbinError, Kind, MAX_TOGETHER, Packed};
@@ -152,7 +153,13 @@ impl Image {
         let best = self.best(sm)?;
         let text = self.unpack(best)?;
         best.module
-            .get_or_init(|| Module::parse(text).map(Arc::new))
+            .get_or_init(|| {
+                let parsed = match check::on() {
+                    Some(_) => Module::parse_watched(text),
+                    None => Module::parse(text),
+                };
+                parsed.map(Arc::new)
+            })
             .clone()
             .map_err(ImageError::Parse)
     }

@@ -1,6 +1,7 @@
 //! Every range of addresses a device may touch, found by any address inside it.
 
 use super::allocation::Allocation;
+use crate::check;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -34,7 +35,11 @@ impl Registry {
         {
             return Err(Overlap);
         }
-        ranges.insert(start, allocation);
+        ranges.insert(start, Arc::clone(&allocation));
+        drop(ranges);
+        if let Some(checker) = check::on() {
+            checker.allocated(&allocation);
+        }
         Ok(())
     }
 
@@ -46,7 +51,7 @@ impl Registry {
     }
 
     /// Any allocation that satisfies `wanted`.
-    pub fn find_where(&self, wanted: impl Fn(&Allocation) -> bool) -> Option<Arc<Allocation>> {
+    pub fn find_where(&self, mut wanted: impl FnMut(&Allocation) -> bool) -> Option<Arc<Allocation>> {
         self.read()
             .values()
             .find(|allocation| wanted(allocation))
@@ -73,10 +78,15 @@ impl Registry {
     /// The allocation that starts at this address and satisfies `wanted`, taken out.
     pub fn remove(&self, base: u64, wanted: impl Fn(&Allocation) -> bool) -> Option<Arc<Allocation>> {
         let mut ranges = self.write();
-        ranges
+        let removed = ranges
             .get(&base)
             .is_some_and(|allocation| wanted(allocation))
-            .then(|| ranges.remove(&base))?
+            .then(|| ranges.remove(&base))?;
+        drop(ranges);
+        if let (Some(checker), Some(removed)) = (check::on(), &removed) {
+            checker.freed(removed);
+        }
+        removed
     }
 
     /// All allocations that satisfy `wanted`, taken out.
@@ -87,7 +97,12 @@ impl Registry {
             .filter(|allocation| wanted(allocation))
             .map(|allocation| allocation.base)
             .collect();
-        bases.iter().filter_map(|base| ranges.remove(base)).collect()
+        let removed: Vec<_> = bases.iter().filter_map(|base| ranges.remove(base)).collect();
+        drop(ranges);
+        if let Some(checker) = check::on() {
+            removed.iter().for_each(|removed| checker.freed(removed));
+        }
+        removed
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Ranges> {
