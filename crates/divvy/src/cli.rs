@@ -7,9 +7,9 @@ use crate::context::{Context, Options};
 use crate::env;
 use crate::output::Format;
 use crate::verbs::{
-    advise, agent, completions, config, container, devices, doctor, enter, environment, events, explain, gpu,
-    guest, history, inspect, k8s, keep, kill, man, nvcc, ps, remote, resize, run, selftest, slice, slurm,
-    top, vm,
+    advise, agent, completions, config, container, devices, doctor, emulate, enter, environment, events,
+    explain, gpu, guest, history, inspect, k8s, keep, kill, man, nvcc, ps, remote, resize, run, selftest,
+    slice, slurm, top, vm,
 };
 
 /// Divvy divides a GPU among programs and keeps each inside its slice
@@ -110,7 +110,10 @@ pub enum Verb {
     #[command(hide = true)]
     Attend(container::attend::Args),
     /// Write the manual pages
+    #[command(hide = true)]
     Man(man::Args),
+    /// Develop CUDA programs without a GPU: check
+    Emulate(emulate::Args),
     /// Compile CUDA programs that run on emulated devices too, with NVIDIA's nvcc
     Nvcc(nvcc::Args),
     /// The verbs of devices as they were written before they had a group.
@@ -125,7 +128,7 @@ impl Verb {
     /// Whether the exit status follows the rules of `run`.
     pub fn is_run(&self) -> bool {
         match self {
-            Self::Run(_) | Self::Enter(_) => true,
+            Self::Run(_) | Self::Enter(_) | Self::Emulate(_) => true,
             Self::Container(args) => args.verb.is_run(),
             Self::Guest(args) => args.is_run(),
             Self::OfContainer(verb) => verb.is_run(),
@@ -179,6 +182,7 @@ impl Verb {
             Self::Keep(args) => keep::run(args, context),
             Self::Attend(args) => container::attend::run(args, context),
             Self::Nvcc(args) => nvcc::run(args, context),
+            Self::Emulate(args) => emulate::run(args, context),
             Self::Man(args) => man::run(args, grammar().after_long_help(env::help())),
             Self::OfGpu(verb) => gpu::run(verb, context),
             Self::OfContainer(verb) => container::run(verb, context),
@@ -237,8 +241,8 @@ const LISTS: [(&str, &[&str]); 3] = [
             "explain",
             "selftest",
             "nvcc",
+            "emulate",
             "completions",
-            "man",
         ],
     ),
 ];

@@ -42,7 +42,7 @@ pub const READ: [Variable; 7] = [
 ];
 
 /// Variables that Divvy sets for the programs it runs.
-pub const SET: [Variable; 9] = [
+pub const SET: [Variable; 10] = [
     Variable {
         name: "DIVVY_SLICE",
         about: "Where the slice's page server gives out its pages",
@@ -62,6 +62,10 @@ pub const SET: [Variable; 9] = [
     Variable {
         name: "DIVVY_RUN_DIR",
         about: "The run directory of the slice's agent",
+    },
+    Variable {
+        name: "DIVVY_CHECK",
+        about: "A folder: the emulated driver checks the program, and writes there what it finds",
     },
     Variable {
         name: "LD_PRELOAD",

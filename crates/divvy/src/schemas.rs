@@ -17,6 +17,7 @@ schemas! {
     CdiFileList
     CdiFindingList
     CdiSlice
+    CheckReport
     Code
     CodeList
     ComputeList

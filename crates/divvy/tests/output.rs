@@ -76,6 +76,7 @@ fn help_opens_with_examples() {
         "man",
         "nvcc",
         "slurm",
+        "emulate",
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_divvy"));
         command

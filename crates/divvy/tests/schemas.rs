@@ -102,6 +102,7 @@ fn every_document_is_as_its_schema_says() {
         &["k8s", "top"],
         &["run", "--dry-run", "--memory", "1GiB", "--", "true"],
         &["run", "--observe", "--dry-run", "--", "true"],
+        &["emulate", "check", "--", "true"],
         &[
             "k8s",
             "plan",

@@ -188,6 +188,8 @@ codes! {
         "A kernel of the program has a PTX instruction that the emulated device does not run, such as those of tensor cores, so its launch fails with error 801 (not supported). The line names the instruction and the kernel; other kernels of the module run. docs/emulated-device.md lists what is lacking. DIVVY_NOTICES=off turns the line on standard error off."
     74 Kubelet ACT "the kubelet's sockets cannot be used"
         "The DRA driver listens in the kubelet's folder, /var/lib/kubelet on most nodes, as root. `divvy k8s dra-plugin --kubelet-dir DIR` names another one."
+    75 Findings ACT "something is wrong with the program's kernels"
+        "`divvy emulate check` found races, reads of memory that nothing has written, accesses outside of allocations, or barriers that only a part of a warp reaches. Its report names each place. It ends with 1 then, whatever the program's own exit status is."
     80 Visible ACT "no variables show these devices"
         "Each runtime reads its own variables and shows its own vendor's devices, and a CUDA program sees one MIG device at most. `divvy env explain` tells step by step what an environment shows."
     81 MigRequest USAGE "a MIG request was not understood"

@@ -57,6 +57,10 @@ const KINDS: &[(&str, Body)] = &[
         "CdiSlice",
         Of("crates/divvy/src/verbs/container/cdi/slice.rs", "Made"),
     ),
+    (
+        "CheckReport",
+        Of("crates/divvy/src/verbs/emulate/report.rs", "CheckReport"),
+    ),
     ("Code", Of("crates/divvy/src/verbs/explain/mod.rs", "Entry")),
     ("CodeList", List("crates/divvy/src/verbs/explain/mod.rs", "Entry")),
     (

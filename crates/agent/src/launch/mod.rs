@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 mod elf;
+mod emulation;
 mod observe;
 mod parts;
 mod program;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use divvy_host::DriverBelow;
 use divvy_model::{Code, DeviceRecord, Fault, Isolation, LifetimeAnchor, Policy, SliceRecord, SliceRequest};
 
+pub use self::emulation::emulation;
 pub use self::observe::{become_program, observation, observe};
 use self::parts::Parts;
 pub use self::parts::remote_environment;

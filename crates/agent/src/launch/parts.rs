@@ -190,7 +190,7 @@ pub fn remote_environment(run: &RunDir, socket: &Path) -> Result<Vec<(String, Os
 }
 
 /// Two folders of libraries, the first one in front.
-fn joined(first: &Path, second: &Path) -> OsString {
+pub(super) fn joined(first: &Path, second: &Path) -> OsString {
     let mut folders = first.as_os_str().to_os_string();
     folders.push(":");
     folders.push(second);
@@ -289,7 +289,7 @@ fn of_mode(run: &RunDir, slice: &SliceRecord) -> Vec<(&'static str, String)> {
 
 /// The user's own preloads, then `ours`: a sanitizer's runtime has to come first, and a profiler's functions call the
 /// next ones, which are ours. In a nested run ours are there already; another stage's limiter goes behind.
-fn among_preloads(ours: &str, inherited: Option<OsString>) -> OsString {
+pub(super) fn among_preloads(ours: &str, inherited: Option<OsString>) -> OsString {
     let inherited = inherited.unwrap_or_default();
     let is_ours = |entry: &&[u8]| ours.split(':').any(|own| own.as_bytes() == *entry);
     let is_staged = |entry: &&[u8]| entry.windows(STAGES.len()).any(|part| part == STAGES);

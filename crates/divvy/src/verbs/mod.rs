@@ -8,6 +8,7 @@ pub mod config;
 pub mod container;
 pub mod devices;
 pub mod doctor;
+pub mod emulate;
 pub mod enter;
 pub mod environment;
 pub mod events;
