@@ -15,6 +15,7 @@ mod containers;
 mod day;
 mod death;
 mod devices;
+mod emulate;
 mod enforced;
 mod engines;
 mod examples;

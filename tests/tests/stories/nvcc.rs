@@ -94,6 +94,7 @@ fn programs_of_nvcc_compute_right_in_a_slice() {
     let output = finish(host.run("4GiB", &program).args(&names));
     assert_eq!(stderr(&output), "", "the loader finds the symbols' versions");
     all_right(&succeeded(&output), &names);
+    check(&host, &program, &names);
     // The same, each thread with a default stream of its own.
     let program = compile(
         &host,
@@ -109,6 +110,29 @@ fn programs_of_nvcc_compute_right_in_a_slice() {
             succeeded(&finish(&mut host.run("1GiB", &program)));
         }
     }
+}
+
+/// `divvy emulate check` finds nothing in the programs but the wrong address of `sticky`.
+fn check(host: &Host, program: &Path, names: &[String]) {
+    let mut command = host.divvy(["emulate", "check", "-o", "json", "--"]);
+    let output = finish(command.arg(program).args(names));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: serde_json::Value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}{}", stderr(&output)));
+    let findings = report["findings"].as_array().expect("findings");
+    let kinds: Vec<_> = findings
+        .iter()
+        .map(|finding| {
+            (
+                finding["kind"].as_str(),
+                finding["kernel"].as_str().unwrap_or_default(),
+            )
+        })
+        .collect();
+    assert!(
+        matches!(kinds[..], [(Some("out_of_bounds"), kernel)] if kernel.contains("beyond")),
+        "{report:#}"
+    );
 }
 
 /// A copy of a program's source, whose own name then is that of what is compiled.
