@@ -292,7 +292,11 @@ impl AddressSpace for View<'_> {
     }
 
     fn allocate(&self, bytes: u64) -> Option<u64> {
-        self.context.allocate(bytes)
+        let address = self.context.allocate(bytes)?;
+        if let Some(checker) = check::on() {
+            checker.given(address, bytes);
+        }
+        Some(address)
     }
 
     fn free(&self, address: u64) -> bool {

@@ -312,13 +312,16 @@ const KERNELS: &[Planted] = &[
             @%p1 bra END;
             .loc 1 20 0
             bar.sync 0;
-            END:",
+            bra LAST;
+            END:
+            st.shared.u32 [%r5], %r1;
+            LAST:",
         right: "setp.ge.u32 %p1, %r1, 16;
             @%p1 bra END;
-            END:
-            bar.sync 0;",
+            bar.sync 0;
+            END:",
         kind: "barrier",
-        says: "barrier 0 is reached by 16 of the warp's 32 threads: the others have ended without it",
+        says: "barrier 0 is reached by 16 of the warp's 32 threads, and 16 others went on without it",
         at: "planted.cu:20",
     },
     Planted {
@@ -716,7 +719,22 @@ fn ordered_accesses_are_no_races() {
         @%p3 bra TAKE;
         ld.global.u32 %r7, [%rd1+8];
         END:";
+    let swap = "ld.global.u32 %r6, [%rd1];
+        AGAIN:
+        add.u32 %r7, %r6, 1;
+        mov.u32 %r8, %r6;
+        atom.global.cas.b32 %r6, [%rd1], %r8, %r7;
+        setp.ne.u32 %p1, %r6, %r8;
+        @%p1 bra AGAIN;";
+    let ended = "setp.ge.u32 %p1, %r1, 4;
+        st.shared.u32 [%r5], %r1;
+        @%p1 bra END;
+        bar.sync 0;
+        ld.shared.u32 %r6, [%r5+128];
+        END:";
     for (name, body, grid, block) in [
+        ("swap", swap, 2, 64),
+        ("ended", ended, 1, 64),
         ("named", named, 1, 64),
         ("flag", flag, 1, 64),
         ("object", object, 1, 64),

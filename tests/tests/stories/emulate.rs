@@ -1,4 +1,4 @@
-//! `divvy emulate check`: programs that nobody wrote for it are clean, and a defect is named by its line.
+//! `divvy emulate check`: programs that were not written for it are clean, and a defect is named by its line.
 
 use std::fs;
 

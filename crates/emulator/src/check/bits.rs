@@ -1,4 +1,4 @@
-//! A bit for each byte of a piece of memory: whether it has been written.
+//! A bit for each byte of a range of memory: whether it has been written.
 
 use std::ops::Range;
 

@@ -40,15 +40,19 @@ struct Running {
     cells: Vec<Cell>,
     /// Which bytes of its local memory each thread has written.
     local: HashMap<u32, Written>,
-    /// Who has come to which barrier, and waits or goes on.
+    /// By barrier: the lanes that came to it.
     arrived: HashMap<u32, Vec<Arrival>>,
 }
 
 #[derive(Clone, Copy)]
 struct Arrival {
     at: WarpAt,
+    /// Threads that the barrier awaits; 0 is every one of the block that has not ended.
+    count: u32,
     waits: bool,
     aligned: bool,
+    /// Lanes of the warp that touched memory meanwhile.
+    went_on: u32,
 }
 
 impl Running {
@@ -463,6 +467,7 @@ impl<'a> Launched<'a> {
                     instruction: at.instruction,
                     bytes,
                     strong,
+                    compares: touch.order.compares,
                     writes,
                 };
                 let before = cell.write;
@@ -533,6 +538,11 @@ impl Watch for Launched<'_> {
         let era = state.era;
         let warps = self.warps();
         let running = state.running(at, warps);
+        for arrival in running.arrived.values_mut().flatten() {
+            if arrival.at.warp == at.warp && arrival.waits {
+                arrival.went_on |= at.lanes;
+            }
+        }
         if lanes != 0 {
             let mut memory = self.checker.memory();
             if touch.window == Window::Shared && running.shared.is_empty() {
@@ -582,7 +592,7 @@ impl Watch for Launched<'_> {
 
     fn arrive(&self, at: &WarpAt, id: u32, count: u32, waits: bool, aligned: bool) {
         let threads = self.threads();
-        if count % 32 != 0 || count > threads.next_multiple_of(32) {
+        if !count.is_multiple_of(32) || count > threads.next_multiple_of(32) {
             self.report(Kind::Barrier, at, at.lanes, || {
                 let message = match count % 32 {
                     0 => format!("barrier {id} awaits {count} threads, and the block has {threads}"),
@@ -597,8 +607,10 @@ impl Watch for Launched<'_> {
         let mut state = self.state();
         let arrival = Arrival {
             at: *at,
+            count,
             waits,
             aligned,
+            went_on: 0,
         };
         state
             .running(at, warps)
@@ -621,9 +633,15 @@ impl Watch for Launched<'_> {
                 None => warps.push((arrival.at.warp, arrival.waits)),
             }
         }
+        let came: Vec<u32> = warps.iter().map(|(warp, _)| *warp).collect();
+        // Where every thread is awaited, those that did not come have ended: what they did is over.
+        if arrivals.iter().all(|arrival| arrival.count == 0) {
+            let all = 0..running.clocks.warps();
+            warps.extend(all.filter(|warp| !came.contains(warp)).map(|warp| (warp, false)));
+        }
         running.clocks.barrier(&warps);
         drop(state);
-        for (warp, _) in warps {
+        for warp in came {
             self.divergence(
                 id,
                 warp,
@@ -670,6 +688,7 @@ impl Launched<'_> {
             (1 << threads) - 1
         };
         let came = arrivals.iter().fold(0, |lanes, arrival| lanes | arrival.at.lanes);
+        let went_on = arrivals.iter().fold(0, |lanes, arrival| lanes | arrival.went_on) & !came;
         let elsewhere = arrivals
             .iter()
             .find(|arrival| arrival.at.instruction != first.at.instruction);
@@ -690,11 +709,12 @@ impl Launched<'_> {
                 );
                 (message, None)
             });
-        } else if came != all {
+        } else if went_on != 0 {
             self.report(Kind::Barrier, &first.at, came, || {
                 let message = format!(
-                    "barrier {id} is reached by {} of the warp's {of} threads: the others have ended without it",
-                    came.count_ones()
+                    "barrier {id} is reached by {} of the warp's {of} threads, and {} others went on without it",
+                    came.count_ones(),
+                    went_on.count_ones()
                 );
                 (message, None)
             });

@@ -1,10 +1,11 @@
-//! The allocations of this process as a check sees them: their exact sizes, which bytes were written, who touched them
-//! last, and those that are freed.
+//! The allocations of this process as a check sees them: their exact sizes, which bytes were written, the last accesses
+//! to them, and those that are freed.
 
 use super::bits::Written;
 use super::findings::Owner;
 use super::race::Cell;
 use crate::memory::allocation::{Allocation, Kind};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -176,18 +177,26 @@ impl Memory {
         }
         let word = address / 4;
         let page = word / PAGE_WORDS;
-        if !tracked.cells.contains_key(&page) {
-            if self.pages >= MOST_PAGES {
-                return None;
+        let cells = match tracked.cells.entry(page) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if self.pages >= MOST_PAGES => return None,
+            Entry::Vacant(fresh) => {
+                self.pages += 1;
+                fresh.insert(vec![Cell::default(); PAGE_WORDS as usize].into_boxed_slice())
             }
-            self.pages += 1;
-            let fresh = vec![Cell::default(); PAGE_WORDS as usize].into_boxed_slice();
-            tracked.cells.insert(page, fresh);
+        };
+        cells.get_mut((word % PAGE_WORDS) as usize)
+    }
+
+    /// A kernel got these bytes of its heap again: earlier accesses to them are over.
+    pub fn forget(&mut self, address: u64, bytes: u64) {
+        let Some(tracked) = self.find(address) else { return };
+        for word in address / 4..(address + bytes).div_ceil(4) {
+            let page = tracked.cells.get_mut(&(word / PAGE_WORDS));
+            if let Some(cell) = page.and_then(|page| page.get_mut((word % PAGE_WORDS) as usize)) {
+                *cell = Cell::default();
+            }
         }
-        tracked
-            .cells
-            .get_mut(&page)?
-            .get_mut((word % PAGE_WORDS) as usize)
     }
 
     /// Whether a launch touched more memory than is looked at for races.
@@ -195,7 +204,7 @@ impl Memory {
         self.pages >= MOST_PAGES
     }
 
-    /// Forgets who touched what: no kernel runs.
+    /// Forgets all accesses: no kernel runs.
     pub fn forget_cells(&mut self) {
         for tracked in self.live.values_mut() {
             tracked.cells = HashMap::new();

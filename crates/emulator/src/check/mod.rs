@@ -5,7 +5,7 @@
 //!
 //! - `findings`: one record a place, and the file they go to
 //! - `memory`: allocations, what of them was written, and what was freed
-//! - `race`: who touched a word last, and whether that was before
+//! - `race`: the last accesses to a word, and whether they came before
 //! - `launch`: what a kernel does, as the engine tells it
 //! - `leaks`: what is there when the process ends
 
@@ -108,6 +108,11 @@ impl Checker {
     /// Bytes were copied.
     pub fn copied(&self, to: u64, from: u64, bytes: u64) {
         self.memory().copied(to, from, bytes);
+    }
+
+    /// A kernel has got memory of its heap.
+    pub fn given(&self, address: u64, bytes: u64) {
+        self.memory().forget(address, bytes);
     }
 
     /// Other processes may write the allocation at this address.

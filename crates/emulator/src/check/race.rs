@@ -1,4 +1,4 @@
-//! Who touched a word last, and whether that happened before: vector clocks, a component for each warp.
+//! The last accesses to a word, and whether they happened before another: vector clocks, a component for each warp.
 //!
 //! A warp's clock goes on where it meets others: at a barrier, a `bar.warp.sync`, a fence, a release. A warp knows of
 //! others what it was told at a barrier of the block, or by a word that one of them released and it has acquired. Of
@@ -9,7 +9,8 @@ use std::collections::HashMap;
 /// A thread's last access of one sort to a word of 4 bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Mark {
-    /// Bit 63: there is one; then the block's number from bit 16, the thread's from bit 6; bit 4: strong; 4 bytes' bits.
+    /// Bit 63: there is one; then the block's number from bit 16, the thread's from bit 6; bit 5: a compare-and-swap; bit
+    /// 4: strong; 4 bytes' bits.
     packed: u64,
     /// The warp's clock then.
     clock: u32,
@@ -17,14 +18,21 @@ pub struct Mark {
 }
 
 impl Mark {
-    pub fn new(who: Who, clock: u32, instruction: u32, bytes: u8, strong: bool) -> Mark {
-        let block = (who.block & 0x7fff_ffff_ffff) << 16;
+    fn new(access: Access, clock: u32) -> Mark {
+        let Access {
+            who,
+            instruction,
+            bytes,
+            strong,
+            compares,
+            ..
+        } = access;
+        let flags = u64::from(compares) << 5 | u64::from(strong) << 4 | u64::from(bytes & 15);
         Mark {
             packed: 1 << 63
-                | block
+                | (who.block & 0x7fff_ffff_ffff) << 16
                 | u64::from(who.thread & 1023) << 6
-                | u64::from(strong) << 4
-                | u64::from(bytes & 15),
+                | flags,
             clock,
             instruction,
         }
@@ -37,11 +45,15 @@ impl Mark {
         })
     }
 
-    pub fn strong(self) -> bool {
+    fn strong(self) -> bool {
         self.packed >> 4 & 1 != 0
     }
 
-    pub fn bytes(self) -> u8 {
+    fn compares(self) -> bool {
+        self.packed >> 5 & 1 != 0
+    }
+
+    fn bytes(self) -> u8 {
         self.packed as u8 & 15
     }
 }
@@ -111,6 +123,10 @@ impl BlockClocks {
             warps: vec![warp; warps],
             foreign: HashMap::new(),
         }
+    }
+
+    pub fn warps(&self) -> u32 {
+        self.warps.len() as u32
     }
 
     pub fn clock(&self, warp: u32) -> u32 {
@@ -225,6 +241,8 @@ pub struct Access {
     /// Bits of the word's four bytes.
     pub bytes: u8,
     pub strong: bool,
+    /// A compare-and-swap.
+    pub compares: bool,
     pub writes: bool,
 }
 
@@ -244,17 +262,13 @@ impl Cell {
                 && !(mark.strong() && access.strong)
                 && !clocks.is_after(access.who.block, warp, mark)
         };
-        let mut found = races(self.write).then_some(self.write);
-        if access.writes {
+        // A thread that compares and swaps reads the word first, and reads again where it has changed: no race.
+        let looked = self.write.compares() && !access.writes;
+        let mut found = (races(self.write) && !looked).then_some(self.write);
+        if access.writes && !access.compares {
             found = found.or_else(|| self.reads.into_iter().find(|read| races(*read)));
         }
-        let mark = Mark::new(
-            access.who,
-            clocks.clock(warp),
-            access.instruction,
-            access.bytes,
-            access.strong,
-        );
+        let mark = Mark::new(access, clocks.clock(warp));
         if access.writes {
             self.write = mark;
         } else {
@@ -278,6 +292,7 @@ mod tests {
             instruction: thread,
             bytes: 15,
             strong: false,
+            compares: false,
             writes,
         }
     }
@@ -288,10 +303,27 @@ mod tests {
             block: (1 << 46) + 5,
             thread: 1023,
         };
-        let mark = Mark::new(who, 9, 4, 0b1010, true);
+        let touched = Access {
+            who,
+            bytes: 0b1010,
+            strong: true,
+            ..access(0, true)
+        };
+        let mark = Mark::new(touched, 9);
         assert_eq!(
             (mark.who(), mark.bytes(), mark.strong()),
             (Some(who), 0b1010, true)
+        );
+        assert!(
+            !mark.compares()
+                && Mark::new(
+                    Access {
+                        compares: true,
+                        ..touched
+                    },
+                    9
+                )
+                .compares()
         );
         assert_eq!(Mark::default().who(), None);
     }

@@ -54,6 +54,7 @@ impl<'a> Decoder<'_, 'a> {
             strong: acquire || release || relaxed,
             acquire,
             release,
+            compares: false,
         }
     }
 
@@ -438,6 +439,7 @@ impl<'a> Decoder<'_, 'a> {
             reads: *op != "exch",
             order: Order {
                 strong: true,
+                compares: *op == "cas",
                 ..order
             },
         };

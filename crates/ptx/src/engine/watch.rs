@@ -21,6 +21,8 @@ pub struct Order {
     pub acquire: bool,
     /// What the thread did before is seen with it.
     pub release: bool,
+    /// It swaps if what is there is as expected.
+    pub compares: bool,
 }
 
 impl Order {
@@ -29,12 +31,14 @@ impl Order {
         strong: true,
         acquire: false,
         release: false,
+        compares: false,
     };
     /// An ordinary access.
     const WEAK: Order = Order {
         strong: false,
         acquire: false,
         release: false,
+        compares: false,
     };
 }
 
@@ -124,7 +128,7 @@ pub struct Touch<'a> {
     pub window_bytes: u64,
     /// Each lane's first byte.
     pub addresses: &'a [u64; 32],
-    /// Bytes of a lane, in one piece.
+    /// Bytes of a lane, one after the other.
     pub bytes: u64,
     /// The least alignment, in bytes.
     pub align: u64,
@@ -511,7 +515,7 @@ fn matrix(c: &Ctx, i: &Inst, warp: &WarpAt, watch: &dyn Watch, store: bool) {
     for register in 0..transfer.fragment.registers {
         for element in 0..elements {
             let addresses: [u64; 32] = std::array::from_fn(|lane| {
-                let place = transfer.fragment.place(lane as u32, register as u32, element);
+                let place = transfer.fragment.place(lane as u32, register, element);
                 start.wrapping_add(transfer.bytes(stride, place))
             });
             tell(
