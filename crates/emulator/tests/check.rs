@@ -445,9 +445,11 @@ fn each_planted_defect_of_a_kernel_is_found_and_its_counterpart_is_clean() {
     const TEST: &str = "each_planted_defect_of_a_kernel_is_found_and_its_counterpart_is_clean";
     let is_child = common::role().is_some();
     for case in KERNELS {
-        let wrong = checked(TEST, case.name, || run_kernel(case.wrong, case));
+        let wrong = checked(TEST, case.name, || {
+            run_kernel(case.wrong, case);
+        });
         let right = checked(TEST, &format!("right: {}", case.name), || {
-            run_kernel(case.right, case)
+            run_kernel(case.right, case);
         });
         if is_child {
             continue;
