@@ -37,6 +37,7 @@ pages! {
     adr "docs/adr/README.md"
     agent "docs/agent.md"
     architecture "docs/architecture.md"
+    check "docs/check.md"
     compute "docs/compute.md"
     containers "docs/containers.md"
     driver_coverage "docs/driver-coverage.md"
