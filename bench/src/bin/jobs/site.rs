@@ -31,9 +31,23 @@ pub struct Site {
 impl Site {
     /// A node whose shards are counted and nothing else.
     pub fn without() -> anyhow::Result<Self> {
+        Self::plain(folder()?, "")
+    }
+
+    /// The same whose jobs have a prolog, a task prolog and an epilog that do nothing: what Slurm itself takes for having them.
+    pub fn with_empty_prolog() -> anyhow::Result<Self> {
         let folder = folder()?;
+        let script = folder.path().join("nothing");
+        fs::write(&script, "#!/bin/sh\nexit 0\n")?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+        let programs = ["Prolog", "TaskProlog", "Epilog"];
+        let lines = programs.map(|key| format!("{key}={}\n", script.display()));
+        Self::plain(folder, &format!("PrologFlags=Alloc\n{}", lines.concat()))
+    }
+
+    fn plain(folder: tempfile::TempDir, more: &str) -> anyhow::Result<Self> {
         let gres = format!("gpu:1,shard:{SHARDS}");
-        let mut cluster = configure(folder.path(), &gres, "GresTypes=gpu,shard");
+        let mut cluster = configure(folder.path(), &gres, &format!("GresTypes=gpu,shard\n{more}"));
         let lines =
             format!("AutoDetect=off\nName=gpu File=/dev/zero\nName=shard Count={SHARDS} File=/dev/zero\n");
         fs::write(cluster.conf_dir().join("gres.conf"), lines)?;
