@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 MIB = 1 << 20
 # What says where drivers and their devices are: each level of isolation its own.
@@ -372,8 +373,11 @@ def traced(size, path):
             trace(CONT, thread, None, None if event or number == signal.SIGSTOP else number)
 
 
-def inflate():
-    """Reports that this process uses the device all the time, in each ledger of its slice: crates/ledger has the places."""
+def inflate(is_endless):
+    """Reports that this process uses the device all the time, in each ledger of its slice: crates/ledger has the places.
+
+    Or else that it wants the device, and that its launches never end: its lease is then never given back.
+    """
     slots, header, slot_size, activity_size = 2048, 4096, 576, 64
     ranges = set()
     for line in open("/proc/self/maps"):
@@ -386,7 +390,12 @@ def inflate():
             taken = min(ctypes.c_uint32.from_address(start + 20).value, slots)
             for slot in range(taken):
                 if ctypes.c_uint32.from_address(start + header + slot * slot_size).value:
-                    busy = ctypes.c_uint64.from_address(activities + slot * activity_size + 16)
+                    activity = activities + slot * activity_size
+                    if is_endless:
+                        # The bits of a thread that waits, and of work in flight.
+                        ctypes.c_uint32.from_address(activity).value = 3
+                        continue
+                    busy = ctypes.c_uint64.from_address(activity + 16)
                     busy.value = time.monotonic_ns() - begin + 1
             news = start + 384
             ctypes.c_uint32.from_address(news).value += 1
@@ -404,9 +413,9 @@ def spin(path, way):
             Device()
             ledgers = [line for line in open("/proc/self/maps") if "memfd:divvy-ledger" in line]
         starts = [int(line.split("-")[0], 16) for line in ledgers]
-        if way == "inflate":
+        if way in ("inflate", "endless"):
             Device()
-            threading.Thread(target=inflate, daemon=True).start()
+            threading.Thread(target=inflate, args=(way == "endless",), daemon=True).start()
         driver = ctypes.CDLL(path)
         context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         driver.cuInit(0)

@@ -232,6 +232,7 @@ impl Arbiter {
             charged: 0,
             leased: 0,
             waited: 0,
+            outlasted: 0,
             shared: 0,
         });
         let now = self.clock.now();

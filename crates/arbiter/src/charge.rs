@@ -26,7 +26,8 @@ impl Arbiter {
             if waits {
                 self.tenant_mut(i).leaseholders[h].waited += u128::from(run);
             } else {
-                self.tenant_mut(i).leaseholders[h].leased += u128::from(run);
+                let is_stuck = self.tenant(i).place == Place::Stuck;
+                self.tenant_mut(i).leaseholders[h].note_held(is_stuck, run);
                 self.note_shared(i, h, run);
                 self.charge(i, h, run);
             }
@@ -36,10 +37,12 @@ impl Arbiter {
     /// The caller's clock leapt, because the machine slept or the caller did. Holders are not charged for that, and may have
     /// used the device all the same.
     pub(crate) fn note_leap(&mut self, leap: Nanos) {
-        let tenants = self.tenants.iter_mut().flatten();
-        let leaseholders = tenants.flat_map(|tenant| &mut tenant.leaseholders);
-        for leaseholder in leaseholders.filter(|leaseholder| leaseholder.held.is_some()) {
-            leaseholder.leased += u128::from(leap);
+        for tenant in self.tenants.iter_mut().flatten() {
+            let is_stuck = tenant.place == Place::Stuck;
+            let leaseholders = tenant.leaseholders.iter_mut();
+            for leaseholder in leaseholders.filter(|leaseholder| leaseholder.held.is_some()) {
+                leaseholder.note_held(is_stuck, leap);
+            }
         }
     }
 

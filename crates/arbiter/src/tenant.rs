@@ -55,8 +55,22 @@ pub(crate) struct Leaseholder {
     pub leased: u128,
     /// How long it held a lease here while the work of the tenant before was still in flight. It was not charged for that.
     pub waited: u128,
+    /// How long its leases had expired and were not released. By its own word work of them was in flight.
+    pub outlasted: u128,
     /// The part of its charge in which others had the device in turns with it, because a lease had expired.
     pub shared: Nanos,
+}
+
+impl Leaseholder {
+    /// It held a lease for so long that was its to use, or one that had expired.
+    pub fn note_held(&mut self, is_stuck: bool, time: Nanos) {
+        let of = if is_stuck {
+            &mut self.outlasted
+        } else {
+            &mut self.leased
+        };
+        *of += u128::from(time);
+    }
 }
 
 /// An unreleased lease on one device.

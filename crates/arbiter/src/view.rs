@@ -35,6 +35,9 @@ pub struct View {
     /// How long it held a lease on the device and was not charged, because the tenant before was charged for that time:
     /// its work was still in flight. In nanoseconds. The device may run both in turns.
     pub waited: u128,
+    /// How long its leases had expired and were not released, because work of them was in flight by its own word. In
+    /// nanoseconds. It is charged for that time too.
+    pub outlasted: u128,
     /// Device time it has to repay: to the others by virtual time, or to its own cap or budget, whichever is more.
     pub debt: Nanos,
     /// How long it has been waiting; 0 when it is not.
@@ -64,13 +67,15 @@ impl Arbiter {
             .beyond(self.devices[leaseholder.device].floor, self.pace(i, h));
         let to_cap = tenant.bucket.map_or(0, |bucket| bucket.debt());
         let to_budget = tenant.server.map_or(0, |server| server.debt());
+        let [leased, waited, outlasted] = self.held(i, h);
         let waits = matches!(standing, Standing::Waiting | Standing::Throttled);
         Some(View {
             standing,
             terms: tenant.terms,
             charged: leaseholder.charged,
-            leased: leaseholder.leased,
-            waited: leaseholder.waited,
+            leased,
+            waited,
+            outlasted,
             // A server's tenant runs ahead of the others by right.
             debt: if tenant.server.is_some() { 0 } else { to_others }
                 .max(to_cap)
@@ -81,6 +86,23 @@ impl Arbiter {
                 0
             },
         })
+    }
+
+    /// How long it held leases that were its to use, ones for which it waited, and expired ones: up to the last event, also
+    /// if that was another tenant's.
+    fn held(&self, i: usize, h: usize) -> [u128; 3] {
+        let (tenant, now) = (self.tenant(i), self.clock.now());
+        let leaseholder = &tenant.leaseholders[h];
+        let mut held = [leaseholder.leased, leaseholder.waited, leaseholder.outlasted];
+        let device = &self.devices[leaseholder.device];
+        let which = match tenant.place {
+            Place::Stuck => 2,
+            _ if device.draining.is_some() && device.holder == Some(i) => 1,
+            _ => 0,
+        };
+        let charged_to = leaseholder.held.map_or(now, |held| held.charged_to);
+        held[which] += u128::from(now.saturating_sub(charged_to));
+        held
     }
 
     /// The tenant that holds a device.

@@ -459,6 +459,12 @@ fn has_no_more_than_its_share(host: &Host, start: impl FnOnce() -> Tenant) {
     assert!(honest.end().success());
 }
 
+/// What it used in all. One that has two of the driver's libraries loaded stands there twice.
+fn all_of(look: &divvy_device::EngineUsage, thief: &Tenant) -> u64 {
+    let own = look.processes.iter().filter(|one| one.pid == thief.device_pid());
+    own.map(|one| one.busy_ns).sum()
+}
+
 /// Programs that pass the gate in other ways, all at once, with 15 % of the device each. What they have before the first
 /// freeze is not looked at: on a busy machine that comes after seconds, and each has a fifth until then.
 #[test]
@@ -489,11 +495,6 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
             tenant
         })
         .collect();
-    // One that has two of the driver's libraries loaded stands there twice.
-    let all_of = |look: &divvy_device::EngineUsage, thief: &Tenant| -> u64 {
-        let own = look.processes.iter().filter(|one| one.pid == thief.device_pid());
-        own.map(|one| one.busy_ns).sum()
-    };
     let mut looks = vec![engine(&host)];
     while looks.last().expect("one").now_ns - looks[0].now_ns < 10_000 * MS {
         std::thread::sleep(Duration::from_millis(100));
@@ -534,6 +535,49 @@ fn whichever_way_a_program_passes_the_gate_it_has_no_more_than_its_share() {
         assert!(events.lines().any(is_of_it), "{way}: {events}");
     }
     thieves.iter().for_each(|thief| thief.signal(Signal::KILL));
+}
+
+/// It says that it wants the device and that its launches never end, so it never gives a lease back. An honest launch of an
+/// hour does the same, and is excused for that. This one stands still when it is stopped.
+#[test]
+fn a_program_that_says_that_its_launches_never_end_has_no_more_than_its_share() {
+    let host = Host::with_devices(DEVICE);
+    let Some(python) = system_python() else { return };
+    let terms = ["--isolation", "supervised", "--compute", "20%", "--cap", "hard"];
+    let honest = spinning(&host, "honest", &terms);
+    let mut command = supervised(&host, "endless", &["--compute", "20%", "--cap", "hard"]);
+    command.arg(&python).arg(python_tenant()).arg("spin");
+    command.arg(renamed(&host)).arg("endless");
+    let (mut thief, said) = Tenant::start_with_line(command);
+    assert_eq!(said["error"], json!(0));
+    let from = engine(&host);
+    let events = || succeeded(&finish(&mut host.divvy(["events"])));
+    let told = "reports launches in flight: none was";
+    until("its word is found to be untrue", || {
+        events().contains(told).then_some(())
+    });
+    // The longest that it may be excused, and then it pays all of that back.
+    let frozen = engine(&host);
+    let before = all_of(&frozen, &thief) - all_of(&from, &thief);
+    let share = (frozen.now_ns - from.now_ns) / 5;
+    eprintln!("before: {} ms, where {} are its share", before / MS, share / MS);
+    assert!(before > share + 2000 * MS, "it passes the gate");
+    let later = until("eight seconds are over", || {
+        Some(engine(&host)).filter(|now| now.now_ns - frozen.now_ns > 8000 * MS)
+    });
+    let of_honest = busy(&later, &honest) - busy(&frozen, &honest);
+    let each = [of_honest, all_of(&later, &thief) - all_of(&frozen, &thief)];
+    let time = later.now_ns - frozen.now_ns;
+    eprintln!("behind that: {each:?} of {time} ns");
+    assert!(each[1] * 100 < time * 22, "{each:?} of {time} ns: {}", events());
+    assert!(each[0] > 0, "the other goes on");
+    let of_honest = |line: &str| line.contains("honest") && line.contains("frozen");
+    let events = events();
+    assert!(!events.lines().any(of_honest), "{events}");
+    assert!(!events.contains("overuse_ended"), "{events}");
+    thief.signal(Signal::KILL);
+    thief.wait();
+    assert!(honest.end().success());
 }
 
 /// Another process of the user's, in no slice, undoes each stop at once. That ends the program, though the slice is only to

@@ -84,7 +84,8 @@ impl State {
             }
             let mut now_seen = Seen {
                 at: now,
-                charged: entitled(&view),
+                // Its word that work of an expired lease is in flight is believed: nothing is done to it here.
+                charged: entitled(&view).saturating_add(view.outlasted),
                 totals: totals(used),
                 beyond: false,
             };

@@ -15,6 +15,8 @@ pub(crate) struct Charge {
     /// The time that it may have used: what it held a lease, also while the tenant before drained. In
     /// nanoseconds.
     pub charged: Nanos,
+    /// How long its leases had expired and were not released: by its own word work of them was in flight. In nanoseconds.
+    pub outlasted: Nanos,
     /// Its share of the device's time at present, in parts of 10,000.
     pub share: u32,
     /// Use beyond the share is forbidden, or others want the device.
@@ -32,7 +34,8 @@ impl Leasing {
 
 /// The time that a tenant may have used without passing the gate. A latency-critical one gets its lease while the
 /// launches before still run: it is not charged for that time, and a device runs both in turns. What it is charged beyond its
-/// leases is its own word: a tenant that passes the gate would say that it uses all the time.
+/// leases is its own word: a tenant that passes the gate would say that it uses all the time. The time of expired leases
+/// is its own word too, and not in it.
 pub(super) fn entitled(view: &View) -> u128 {
     view.leased.saturating_add(view.waited)
 }
@@ -60,6 +63,7 @@ impl State {
                         .cloned()
                         .unwrap_or_default(),
                     charged: view.map_or(0, |view| u64::try_from(entitled(&view)).unwrap_or(u64::MAX)),
+                    outlasted: view.map_or(0, |view| u64::try_from(view.outlasted).unwrap_or(u64::MAX)),
                     share: promised.max(account.effective),
                     counts: matches!(terms.cap, Cap::Hard) || wanted_by_others(account.device),
                     is_open: leaseholder.lone || view.is_none(),

@@ -119,6 +119,12 @@ impl Freezer {
         self.stopped.get(&slice.id).map_or(0, Vec::len)
     }
 
+    /// Whether one that was stopped runs again, by another's word than the agent's.
+    pub fn went_on(&self, slice: &str) -> bool {
+        let of_slice = self.stopped.get(slice);
+        of_slice.is_some_and(|stopped| stopped.iter().any(|stopped| is_continued(stopped.id())))
+    }
+
     /// Removes those that were noted behind the first `before` and not stopped: only what this agent has stopped may go on
     /// by its word.
     fn strike(&mut self, slice: &str, before: usize, refused: &[ProcessId]) {
@@ -164,4 +170,9 @@ impl Freezer {
 fn runs(id: ProcessId) -> bool {
     Stat::of(id.pid)
         .is_ok_and(|stat| stat.start_ticks == id.start_ticks && !stat.has_ended() && stat.state != 'T')
+}
+
+/// Whether it runs, or waits in a way that a stop would end. One that waits in the kernel stops later.
+fn is_continued(id: ProcessId) -> bool {
+    Stat::of(id.pid).is_ok_and(|stat| stat.start_ticks == id.start_ticks && matches!(stat.state, 'R' | 'S'))
 }

@@ -256,7 +256,13 @@ impl Supervisor {
                 .as_ref()
                 .map_or_else(Finding::default, |(dead, living)| {
                     let on_it = charges.iter().filter(|charge| charge.device_uuid == device.uuid);
-                    let on_it: Vec<Charged> = on_it.map(Charged::from).collect();
+                    let is_untrue = |charge: &Charge| {
+                        let of = (charge.slice_id.clone(), device.uuid.clone());
+                        let account = known.accounts.all.get(&of);
+                        account.is_some_and(|account| account.time.is_untrue())
+                    };
+                    let on_it: Vec<Charged> =
+                        on_it.map(|charge| explains(charge, is_untrue(charge))).collect();
                     let of_device = known.dead.entry(device.uuid.clone()).or_default();
                     of_device.look(at, *dead, living, &on_it)
                 });
@@ -387,13 +393,13 @@ impl Supervisor {
     }
 }
 
-impl From<&Charge> for Charged {
-    fn from(charge: &Charge) -> Self {
-        Self {
-            slice: charge.slice_id.clone(),
-            charged: charge.charged,
-            is_open: charge.is_open,
-        }
+/// For what is billed to slices for their dead: `is_untrue` says which slices lied about their launches.
+fn explains(charge: &Charge, is_untrue: bool) -> Charged {
+    Charged {
+        slice: charge.slice_id.clone(),
+        charged: charge.charged,
+        outlasted: if is_untrue { 0 } else { charge.outlasted },
+        is_open: charge.is_open,
     }
 }
 

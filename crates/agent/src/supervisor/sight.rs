@@ -1,6 +1,6 @@
 //! The figures of a device's driver at one look, by the slices that the processes are in.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use divvy_host::{Nvidia, emulated_engine_use};
@@ -87,13 +87,7 @@ impl Sight {
         let holders = Look::at(nvidia, run_dir, device).ok()?.holders;
         let (used, dead) = match device.kind {
             DeviceKind::Emulated => match emulated_engine_use(run_dir, &device.uuid) {
-                Some((dead, living)) => {
-                    let living = living.into_iter();
-                    (
-                        living.map(|(pid, busy)| (pid, Used::Total(busy))).collect(),
-                        Some(dead),
-                    )
-                }
+                Some((dead, living)) => (sums(living), Some(dead)),
                 None => (Vec::new(), None),
             },
             DeviceKind::Gpu | DeviceKind::Mig | DeviceKind::Partition => {
@@ -161,6 +155,18 @@ impl Sight {
     }
 }
 
+/// The use by each process. One that has two of the driver's libraries loaded has two places on the device's page.
+fn sums(living: Vec<(u32, u64)>) -> Vec<(u32, Used)> {
+    let mut sums: BTreeMap<u32, u64> = BTreeMap::new();
+    for (pid, busy) in living {
+        let sum = sums.entry(pid).or_default();
+        *sum = sum.saturating_add(busy);
+    }
+    sums.into_iter()
+        .map(|(pid, sum)| (pid, Used::Total(sum)))
+        .collect()
+}
+
 /// The kernel's ticks of a time in nanoseconds.
 fn ticks(nanoseconds: u64) -> u64 {
     /// Linux tells all programs of a hundredth of a second, whatever it counts in.
@@ -173,4 +179,17 @@ pub(super) fn since_boot() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000);
     seconds.saturating_add(now.tv_nsec.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_stands_twice_on_the_devices_page_used_both() {
+        assert_eq!(
+            sums(vec![(7, 30), (8, 1), (7, 50)]),
+            [(7, Used::Total(80)), (8, Used::Total(1))]
+        );
+    }
 }

@@ -140,11 +140,14 @@ impl Turn<'_> {
         };
         self.account.share = charge.share;
         let pays = self.account.time.pays();
+        let ran = self.account.is_frozen[1] && self.freezer.went_on(&self.record.id);
         let step = self.account.time.look(&time::Look {
             at: self.at,
             used: &seen.used,
             dead,
             charged: charge.charged,
+            outlasted: charge.outlasted,
+            ran,
             share: charge.share,
             counts: charge.counts,
             is_open: charge.is_open,
@@ -164,7 +167,8 @@ impl Turn<'_> {
                     "its processes use the device past the gate, beyond its share".into(),
                 );
             }
-            Step::Freeze(_) => self.freeze(1, seen),
+            Step::Test if on_overuse == OnOveruse::Report => {}
+            Step::Freeze(_) | Step::Test => self.freeze(1, seen),
             Step::Fails if !seen.used.is_empty() => {
                 let using = seen.used.iter().map(|(id, _)| *id).collect();
                 let why = "is ended: it uses the device on and on, though its slice is frozen";
@@ -180,9 +184,13 @@ impl Turn<'_> {
             (false, true, Step::Freeze(owed)) if on_overuse != OnOveruse::Report => {
                 self.supervisor.freezes.fetch_add(1, Relaxed);
                 let ms = owed / 1_000_000;
+                let word = match self.account.time.is_untrue() {
+                    true => ", though it reports launches in flight: none was while it stood still",
+                    false => "",
+                };
                 let message = format!(
-                    "its processes used {ms} ms of the device beyond its share, past the gate: they stand still until that \
-                     is paid back"
+                    "its processes used {ms} ms of the device beyond its share, past the gate{word}: they stand still until \
+                     that is paid back"
                 );
                 self.tell(EventKind::Frozen, None, message);
             }

@@ -36,6 +36,9 @@ pub(crate) struct Charged {
     pub slice: String,
     /// Its charge in all, in nanoseconds.
     pub charged: u64,
+    /// How long its leases had expired with work of them in flight, by its own word, in all. That explains what one process of
+    /// it used. 0 if its word is untrue.
+    pub outlasted: u64,
     /// Its gate is open: nothing is charged.
     pub is_open: bool,
 }
@@ -58,6 +61,8 @@ struct Balance {
     billed: i64,
     /// Its charge in all at the last look.
     charged: Option<u64>,
+    /// Its `outlasted` at the last look.
+    outlasted: u64,
     /// When a process of it was last found to have ended.
     died_at: Option<u64>,
 }
@@ -82,7 +87,8 @@ impl Dead {
     pub fn look(&mut self, at: u64, dead: u64, living: &[Living], charges: &[Charged]) -> Finding {
         let before = std::mem::take(&mut self.living);
         let mut taken = before.clone();
-        let mut seen: HashMap<Option<String>, u64> = HashMap::new();
+        // By slice: its use, and that of the process that used most.
+        let mut seen: HashMap<Option<String>, (u64, u64)> = HashMap::new();
         for process in living {
             let known = match before.get(&process.pid) {
                 // The number is another's now: the one that had it before has ended.
@@ -93,8 +99,9 @@ impl Dead {
                 _ => 0,
             };
             let used = process.used - known;
-            let of_slice = seen.entry(process.slice.clone()).or_default();
+            let (of_slice, most) = seen.entry(process.slice.clone()).or_default();
             *of_slice = of_slice.saturating_add(used);
+            *most = used.max(*most);
             self.living
                 .insert(process.pid, (process.used, process.slice.clone()));
         }
@@ -123,14 +130,18 @@ impl Dead {
         let most = signed(REMEMBERED);
         self.unexplained = (was_unexplained + unseen - signed(taken)).clamp(-most, most);
         self.unseen = (self.unseen + unseen - signed(taken)).clamp(-most, most);
-        for (slice, used) in seen {
-            let balance = self.balances.entry(slice).or_default();
-            balance.beyond += signed(used.min(time.saturating_mul(2)));
+        for (slice, (used, _)) in &seen {
+            let balance = self.balances.entry(slice.clone()).or_default();
+            balance.beyond += signed((*used).min(time.saturating_mul(2)));
         }
         for charge in charges {
             let balance = self.balances.entry(Some(charge.slice.clone())).or_default();
             let known = balance.charged.replace(charge.charged).unwrap_or(charge.charged);
             balance.beyond -= signed(charge.charged.saturating_sub(known));
+            let outlasted = charge.outlasted.saturating_sub(balance.outlasted);
+            balance.outlasted = charge.outlasted;
+            let by_one = seen.get(&Some(charge.slice.clone())).map_or(0, |(_, most)| *most);
+            balance.beyond -= signed(by_one.min(outlasted));
             balance.beyond = balance.beyond.clamp(-most, most);
             // Its charge explains what was not seen of it. Where none of its processes ended, its leases lasted longer than
             // its work: others used the device meanwhile.
@@ -177,6 +188,7 @@ impl Dead {
         for charge in charges {
             let balance = self.balances.entry(Some(charge.slice.clone())).or_default();
             balance.charged = Some(charge.charged);
+            balance.outlasted = charge.outlasted;
         }
     }
 
@@ -254,6 +266,7 @@ mod tests {
                 .map(|one| Charged {
                     slice: one.id.into(),
                     charged: at * MS * one.part / 100 * one.charged / 100,
+                    outlasted: 0,
                     is_open: false,
                 })
                 .filter(|charge| charge.slice != "outside")
@@ -318,6 +331,7 @@ mod tests {
             let charges = [Charged {
                 slice: "lone".into(),
                 charged: 0,
+                outlasted: 0,
                 is_open: true,
             }];
             assert_eq!(state.look(at, at, &living, &charges), Finding::default());

@@ -3,6 +3,7 @@
 
 pub(crate) mod dead;
 pub(crate) mod memory;
+mod outlasting;
 pub(crate) mod time;
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Decisions on supervised slices, over made-up looks.
 
+mod outlasting;
+
 use divvy_model::Bytes;
 use proptest::prelude::*;
 
@@ -303,6 +305,8 @@ fn timed(time: &mut Time, at: u64, used: &[(u32, u64)], charged: u64) -> Step {
         used: &used,
         dead: 0,
         charged: charged * MS,
+        outlasted: 0,
+        ran: false,
         share: 3000,
         counts: true,
         is_open: false,
@@ -333,7 +337,7 @@ fn play(seconds: u64, charged_of_used: u64) -> Vec<u64> {
             match timed(&mut time, at, &[(1, total)], total * charged_of_used / 100) {
                 Step::Freeze(_) => frozen = true,
                 Step::Thaw => frozen = false,
-                Step::Nothing | Step::Fails => {}
+                Step::Nothing | Step::Test | Step::Fails => {}
             }
             assert_eq!(frozen, time.is_frozen());
             next = at + if time.is_watched() { 100 } else { 300 };
@@ -400,7 +404,7 @@ fn a_driver_that_tells_late_hides_no_use_and_a_freeze_is_not_said_to_fail() {
         match timed(&mut time, at, &[(1, told)], 0) {
             Step::Freeze(_) => is_stopped = true,
             Step::Thaw => is_stopped = false,
-            Step::Nothing => {}
+            Step::Nothing | Step::Test => {}
             Step::Fails => panic!("it stands still, at {at}"),
         }
         total += if is_stopped { 0 } else { 100 };
@@ -426,6 +430,8 @@ fn an_open_gate_owes_nothing_and_what_was_launched_then_is_waited_for() {
             used: &used,
             dead: 0,
             charged: 0,
+            outlasted: 0,
+            ran: false,
             share: 3000,
             counts: true,
             is_open: true,
@@ -483,6 +489,8 @@ fn a_number_that_another_process_has_now_starts_from_nothing() {
         used: &used,
         dead: 0,
         charged: 900 * MS,
+        outlasted: 0,
+        ran: false,
         share: 3000,
         counts: true,
         is_open: false,
@@ -545,12 +553,12 @@ proptest! {
         for _ in 0..100_000 {
             let used = [(id(1), Used::Total(total * MS))];
             let step = time.look(&time::Look {
-                at: at * MS, used: &used, dead: 0, charged: 0, share, counts: true, is_open: false,
+                at: at * MS, used: &used, dead: 0, charged: 0, outlasted: 0, ran: false, share, counts: true, is_open: false,
             });
             match step {
                 Step::Freeze(_) => { frozen_at.get_or_insert(at); }
                 Step::Thaw => break,
-                Step::Nothing => {}
+                Step::Nothing | Step::Test => {}
                 Step::Fails => prop_assert!(false, "it stands still"),
             }
             if frozen_at.is_none() && total < burst { total += every; }

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::ProcessId;
+use super::outlasting::{NOTHING, Now, Outlasting, Test};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
@@ -34,12 +35,17 @@ const LONGEST_DELAY: u64 = 5 * SECOND;
 const PROBATION: u64 = 10 * SECOND;
 /// For how long work goes on that was launched while the gate was open.
 const IN_FLIGHT: u64 = 5 * SECOND;
-/// For how long a process's total is remembered that the driver does not tell.
 /// The same behind a start of the agent's, for launches under leases of the agent before.
 const TAKEN_OVER: u64 = 1500 * MILLISECOND;
+/// For how long a process's total is remembered that the driver does not tell.
 const LEFT_OUT: u64 = 10 * SECOND;
+/// The charge beyond the share that is counted against one that passes the gate: no lease is waited for any longer.
+const MOST_AHEAD: u64 = 8 * SECOND;
 /// A slice that uses so much while it is frozen does not stand still: its freeze is of no use.
 const FREEZE_FAILS: u64 = SECOND;
+/// While launches of an expired lease may be in flight, a freeze fails by what other processes use than the one that uses
+/// most. They may have so many times as much.
+const LONGER_IN_FLIGHT: u64 = 20;
 
 /// The driver's figure of a process's use of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +68,10 @@ pub(crate) struct Look<'a> {
     pub dead: u64,
     /// What the slice was charged for leases of the device so far, in nanoseconds.
     pub charged: u64,
+    /// How long its leases had expired so far, with work of them in flight by its own word, in nanoseconds.
+    pub outlasted: u64,
+    /// A process of it that was stopped ran again, and not by the agent's word.
+    pub ran: bool,
     /// Its share of the device, in parts of 10,000.
     pub share: u32,
     /// Whether use beyond the share takes from others, or is forbidden: a hard cap, or others want the device.
@@ -77,6 +87,8 @@ pub(crate) enum Step {
     Nothing,
     /// The slice owes time, in nanoseconds: its processes are to be stopped, or stay stopped.
     Freeze(u64),
+    /// Its processes are to stand still for a moment, to see whether launches are in flight. It owes nothing.
+    Test,
     /// Its debt is paid: its processes are to go on.
     Thaw,
     /// It is stopped and uses the device on and on.
@@ -87,10 +99,22 @@ pub(crate) enum Step {
 struct Before {
     at: u64,
     charged: u64,
+    outlasted: u64,
     /// The total of each process, and when the driver told it last.
     totals: HashMap<ProcessId, (u64, u64)>,
     /// When its totals last moved.
     moved_at: u64,
+}
+
+/// What happened since the last look.
+#[derive(Clone, Copy, Debug)]
+struct Since {
+    time: u64,
+    used: u64,
+    /// The use of the process that used most.
+    most_by_one: u64,
+    charged: u64,
+    outlasted: u64,
 }
 
 /// What earlier looks at the slice on the device saw.
@@ -99,6 +123,11 @@ pub(crate) struct Time {
     before: Option<Before>,
     uncharged: i64,
     beyond: u64,
+    /// What it was charged beyond its share, of late: one that passes the gate has that already.
+    ahead: u64,
+    outlasting: Outlasting,
+    /// The driver's figures are samples.
+    is_sampled: bool,
     /// The longest time for which the slice was charged and the driver's figures stood still.
     delay: u64,
     /// The most by which its figures grew beyond the time since the last look: they told of the time before.
@@ -110,6 +139,8 @@ pub(crate) struct Time {
     owed_at: u64,
     /// What it used while it was frozen this time.
     used_frozen: u64,
+    /// The same by launches that may be in flight.
+    went_on: u64,
     frozen: bool,
     /// Until then, use may be of launches that were made while the gate was open.
     in_flight_until: u64,
@@ -137,7 +168,12 @@ impl Time {
 
     /// Whether it is suspected or guilty: looks come faster.
     pub fn is_watched(&self) -> bool {
-        self.suspected || self.debt.is_some()
+        self.suspected || self.debt.is_some() || self.frozen || self.outlasting.is_untrue()
+    }
+
+    /// Whether it said that launches were in flight, and none were while it was stopped.
+    pub fn is_untrue(&self) -> bool {
+        self.outlasting.is_untrue()
     }
 
     /// Takes the figures of a look.
@@ -150,19 +186,47 @@ impl Time {
             };
             return if was_frozen { Step::Thaw } else { Step::Nothing };
         }
-        let Some((time, used, charged)) = self.since_last(look) else {
+        let Some(since) = self.since_last(look) else {
             return Step::Nothing;
         };
+        let Since { time, used, .. } = since;
         let rates = look.used.iter().any(|(_, used)| matches!(used, Used::Rate(_)));
+        // A driver that samples tells nothing of a process that used nothing.
+        self.is_sampled |= rates;
         let share = |of: u64| part(time, u64::from(look.share.clamp(100, 10_000)) * of / 10_000);
+        let now = Now {
+            at: look.at,
+            time,
+            used,
+            most_by_one: since.most_by_one,
+            outlasted: since.outlasted,
+            share: share(10_000),
+            counts: look.counts,
+            is_sampled: self.is_sampled,
+            late: self.delay.max(self.late),
+        };
+        let charged = since.charged.saturating_add(self.outlasting.excuse(&now));
         if look.at < self.in_flight_until {
-            if used <= charged.saturating_add(time / 10) {
+            if used <= charged.saturating_add(time / NOTHING) {
                 self.in_flight_until = 0;
             }
             return Step::Nothing;
         }
         if self.debt.is_some() {
-            return self.pay(look, used, charged.max(share(KEPT_TO)), time);
+            let may_have = self.may_have(charged, share(KEPT_TO));
+            return self.pay(look, &since, may_have);
+        }
+        self.note_charge(charged, share(10_000), look.counts);
+        match self.outlasting.test(&now) {
+            Test::No => {}
+            Test::Goes => {
+                self.frozen = true;
+                return Step::Test;
+            }
+            Test::Over => {
+                self.frozen = false;
+                return Step::Thaw;
+            }
         }
         let (tolerance, forgiven) = match rates {
             true => (TOLERANCE_OF_RATES, part(time, FORGIVEN_OF_RATE)),
@@ -181,15 +245,37 @@ impl Time {
             return Step::Nothing;
         }
         let owed = signed(self.beyond).min(self.uncharged);
-        self.debt = Some(owed);
+        let owed = owed.saturating_add(signed(self.outlasting.take_back()));
+        self.debt = Some(owed.min(signed(MOST_OWED)));
         self.owed_at = look.at;
-        self.frozen = true;
-        self.used_frozen = 0;
+        self.freeze();
         Step::Freeze(self.beyond)
     }
 
-    /// Time, use and charge since the last look; none at the first.
-    fn since_last(&mut self, look: &Look<'_>) -> Option<(u64, u64, u64)> {
+    fn freeze(&mut self) {
+        self.frozen = true;
+        self.used_frozen = 0;
+        self.went_on = 0;
+    }
+
+    /// Counts the charge beyond the share. Nothing is taken from others where none wants the device.
+    fn note_charge(&mut self, charged: u64, share: u64, counts: bool) {
+        let ahead = self.ahead.saturating_add(charged).saturating_sub(share);
+        self.ahead = if counts { ahead.min(MOST_AHEAD) } else { 0 };
+    }
+
+    /// The time that one which passes the gate may have had since the last look: its share, as far as it had not been charged
+    /// for that before. A tenant that reports much work in flight is charged for seconds at a time.
+    fn may_have(&mut self, charged: u64, share: u64) -> u64 {
+        let rest = share.saturating_sub(charged);
+        let had = rest.min(self.ahead);
+        self.ahead = self.ahead - had + charged.saturating_sub(share);
+        self.ahead = self.ahead.min(MOST_AHEAD);
+        charged.saturating_add(rest - had)
+    }
+
+    /// What happened since the last look; none at the first.
+    fn since_last(&mut self, look: &Look<'_>) -> Option<Since> {
         let before = self.before.take();
         // A driver that leaves a process out for a moment tells of it again.
         let mut totals = before
@@ -199,22 +285,28 @@ impl Time {
         let time = before
             .as_ref()
             .map_or(0, |before| look.at.saturating_sub(before.at));
-        let (mut used, mut rate) = (0_u64, 0_u64);
+        let (mut used, mut rate, mut most_by_one) = (0_u64, 0_u64, 0_u64);
         for (id, figure) in look.used {
             match figure {
                 Used::Total(total) => {
                     let first = totals.get(id).map(|(first, _)| *first);
-                    used = used.saturating_add(match first {
+                    let by_it = match first {
                         Some(first) => total.saturating_sub(first),
                         // A process that was not there before has started since, or was not known to be the slice's:
                         // what it used earlier was charged earlier.
                         None => (*total).min(time),
-                    });
+                    };
+                    used = used.saturating_add(by_it);
+                    most_by_one = most_by_one.max(by_it);
                     // A figure that goes back and comes again is counted once.
                     let most = first.map_or(*total, |first| first.max(*total));
                     totals.insert(*id, (most, look.at));
                 }
-                Used::Rate(parts) => rate = rate.saturating_add(part(time, u64::from(*parts))),
+                Used::Rate(parts) => {
+                    let by_it = part(time, u64::from(*parts));
+                    rate = rate.saturating_add(by_it);
+                    most_by_one = most_by_one.max(by_it);
+                }
             }
         }
         let moved = used > 0 || before.is_none();
@@ -226,11 +318,13 @@ impl Time {
             self.before = Some(Before {
                 at: look.at,
                 charged: look.charged,
+                outlasted: look.outlasted,
                 totals,
                 moved_at,
             });
             return None;
         };
+        let outlasted = look.outlasted.saturating_sub(before.outlasted);
         let charged = look.charged.saturating_sub(before.charged);
         // A driver that tells late tells of all the time since it last told, and of no more.
         let told_of = look.at.saturating_sub(before.moved_at);
@@ -245,16 +339,24 @@ impl Time {
         self.before = Some(Before {
             at: look.at,
             charged: look.charged,
+            outlasted: look.outlasted,
             totals,
             moved_at,
         });
-        Some((time, used, charged))
+        Some(Since {
+            time,
+            used,
+            most_by_one: most_by_one.min(told_of),
+            charged,
+            outlasted,
+        })
     }
 
     /// The debt goes on: what is used adds to it, what the slice may have pays it back.
-    fn pay(&mut self, look: &Look<'_>, used: u64, paid: u64, time: u64) -> Step {
+    fn pay(&mut self, look: &Look<'_>, since: &Since, may_have: u64) -> Step {
+        let Since { time, used, .. } = *since;
         // Where no other wants the device, nothing is taken from them.
-        let paid = if look.counts { paid } else { time.max(paid) };
+        let paid = if look.counts { may_have } else { time.max(may_have) };
         let debt = self.debt.unwrap_or(0).saturating_add(signed(used));
         let debt = debt.saturating_sub(signed(paid));
         let debt = debt.clamp(-signed(CREDIT), signed(MOST_OWED));
@@ -264,17 +366,11 @@ impl Time {
         }
         if !self.frozen {
             if debt > 0 {
-                self.frozen = true;
-                self.used_frozen = 0;
+                self.freeze();
                 return Step::Freeze(debt.unsigned_abs());
             }
             if look.at.saturating_sub(self.owed_at) > PROBATION {
-                *self = Self {
-                    before: self.before.take(),
-                    delay: self.delay,
-                    late: self.late,
-                    ..Self::default()
-                };
+                self.absolve();
             }
             return Step::Nothing;
         }
@@ -283,11 +379,41 @@ impl Time {
             return Step::Thaw;
         }
         // The first look sees what was in flight, and late figures are of the time before.
-        self.used_frozen = self.used_frozen.saturating_add(used.saturating_sub(time / 10));
-        if self.used_frozen >= FREEZE_FAILS.saturating_add(self.delay.max(self.late)) {
+        let went_on = used.saturating_sub(time / NOTHING);
+        // A launch in flight is not stopped with its process. Only what is stopped, and stays so, may have one.
+        let in_flight = self.outlasting.is_claimed() && !look.ran;
+        if in_flight {
+            self.went_on = self.went_on.saturating_add(went_on);
+            let by_others = used.saturating_sub(since.most_by_one).min(went_on);
+            self.used_frozen = self.used_frozen.saturating_add(by_others / LONGER_IN_FLIGHT);
+        } else {
+            self.used_frozen = self.used_frozen.saturating_add(went_on);
+        }
+        let fails_at = FREEZE_FAILS.saturating_add(self.delay.max(self.late));
+        if self.used_frozen >= fails_at {
             return Step::Fails;
         }
+        let by_one = self.used_frozen.saturating_mul(LONGER_IN_FLIGHT) < self.went_on / NOTHING;
+        if in_flight && self.went_on >= fails_at && by_one {
+            // It told the truth.
+            self.outlasting.is_true();
+            self.absolve();
+            return Step::Thaw;
+        }
         Step::Freeze(debt.max(0).unsigned_abs())
+    }
+
+    /// It is taken for an honest one again.
+    fn absolve(&mut self) {
+        *self = Self {
+            before: self.before.take(),
+            ahead: self.ahead,
+            outlasting: std::mem::take(&mut self.outlasting),
+            is_sampled: self.is_sampled,
+            delay: self.delay,
+            late: self.late,
+            ..Self::default()
+        };
     }
 }
 

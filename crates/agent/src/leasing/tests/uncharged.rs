@@ -152,6 +152,8 @@ fn a_latency_tenant_that_runs_beside_a_long_kernels_rest_passes_no_gate() {
             )],
             dead: 0,
             charged: its.charged,
+            outlasted: its.outlasted,
+            ran: false,
             share: its.share,
             counts: its.counts,
             is_open: its.is_open,

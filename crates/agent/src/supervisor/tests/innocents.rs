@@ -263,6 +263,7 @@ impl World {
         let held = self.all.iter().map(|(pid, one)| (*pid, one.held));
         let ids = self.records.iter().map(|record| record.id.clone());
         Says {
+            outlasted: 0,
             memory: held.collect(),
             used: used.collect(),
             dead: (!rates).then_some(self.dead),

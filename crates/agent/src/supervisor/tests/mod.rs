@@ -9,6 +9,7 @@ mod innocents;
 mod opens;
 mod silence;
 mod whole;
+mod word;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;

@@ -50,6 +50,8 @@ pub struct Says {
     pub dead: Option<u64>,
     /// What each slice was charged, by its id.
     pub charged: Vec<(String, u64)>,
+    /// How long each one's leases had expired.
+    pub outlasted: u64,
     /// When the driver was asked, in nanoseconds since boot.
     pub asked: u64,
     /// How long it is since the look before, in nanoseconds.
@@ -64,6 +66,7 @@ impl Says {
             used: Vec::new(),
             dead: None,
             charged: Vec::new(),
+            outlasted: 0,
             // Processes that a test has just started were there: their starts are told in hundredths of a second.
             asked: since_boot() + 20 * MS,
             since: 100 * MS,
@@ -145,6 +148,7 @@ impl Whole {
                 slice_id: record.id.clone(),
                 device_uuid: DEVICE.into(),
                 charged,
+                outlasted: says.outlasted,
                 share: 3000,
                 counts: true,
                 is_open: false,

@@ -1,0 +1,264 @@
+//! Slices whose lease is long over: tenants that lie about that, and honest launches of any length.
+
+use super::{MS, id};
+use crate::decide::supervise::time::{Look, Step, Time, Used};
+
+/// A slice of 30 % with a hard cap, on a device that is played in steps of 10 ms.
+struct Slice {
+    /// The parts of the device that its processes have while their launches are in flight, in parts of 100.
+    turns: &'static [u64],
+    /// For how long launches go on behind a stop, in milliseconds: what is queued, or the rest of a long one.
+    queued: u64,
+    /// The hardware stops launches with their process: an emulated device.
+    stops_at_once: bool,
+    /// Until then, in milliseconds, launches are in flight. The slice gives its lease back then, if it is not stopped.
+    until: u64,
+    /// Another process undoes each stop before the next look.
+    is_restless: bool,
+    /// The driver's figures are of the last second.
+    is_sampled: bool,
+}
+
+impl Slice {
+    const LIAR: Self = Self {
+        turns: &[100],
+        queued: 200,
+        stops_at_once: false,
+        until: u64::MAX,
+        is_restless: false,
+        is_sampled: false,
+    };
+
+    /// An honest one with one launch of so many milliseconds, by which it has half of the device.
+    const fn of_one_launch(length: u64) -> Self {
+        Self {
+            turns: &[50],
+            queued: u64::MAX,
+            until: length,
+            ..Self::LIAR
+        }
+    }
+
+    fn play(&self, seconds: u64) -> Played {
+        const STEP: u64 = 10;
+        let mut played = Played::default();
+        let mut time = Time::default();
+        let mut totals = vec![0; self.turns.len()];
+        let (mut outlasted, mut next, mut stopped_at) = (0, 0, None);
+        let mut has_ended = false;
+        for at in (0..seconds * 1000).step_by(STEP as usize) {
+            if at >= next {
+                let step = time.look(&Look {
+                    at: at * MS,
+                    used: &self.figures(at, &totals, &played),
+                    dead: 0,
+                    charged: 0,
+                    outlasted: outlasted * MS,
+                    ran: self.is_restless && stopped_at.is_some(),
+                    share: 3000,
+                    counts: true,
+                    is_open: false,
+                });
+                match step {
+                    Step::Nothing => {}
+                    Step::Freeze(_) | Step::Test => drop(stopped_at.get_or_insert(at)),
+                    Step::Thaw => stopped_at = None,
+                    Step::Fails => {
+                        played.fails_at = Some(at);
+                        break;
+                    }
+                }
+                played.freezes += u64::from(matches!(step, Step::Freeze(_)));
+                next = at + if time.is_watched() { 100 } else { 250 };
+            }
+            let is_stopped = stopped_at.is_some() && !self.is_restless;
+            let goes_on = match stopped_at.filter(|_| is_stopped) {
+                None => true,
+                Some(since) => !self.stops_at_once && at - since < self.queued,
+            };
+            let in_flight = at < self.until;
+            has_ended |= !in_flight && !is_stopped;
+            outlasted += if has_ended { 0 } else { STEP };
+            let mut used = 0;
+            for (total, turn) in totals.iter_mut().zip(self.turns) {
+                let had = if in_flight && goes_on { STEP * turn } else { 0 };
+                *total += had;
+                used += had;
+            }
+            played.had.push(used / 100);
+            played.stopped += if is_stopped { STEP } else { 0 };
+        }
+        played
+    }
+
+    fn figures(&self, at: u64, totals: &[u64], played: &Played) -> Vec<(super::ProcessId, Used)> {
+        let of_last_second: u64 = played.had.iter().rev().take(100).sum();
+        let figure = |(number, total): (usize, &u64)| {
+            let used = match self.is_sampled {
+                true => Used::Rate(u32::try_from(of_last_second * 10).expect("a part")),
+                false => Used::Total(total / 100 * MS),
+            };
+            (id(u32::try_from(number).expect("few") + 1), used)
+        };
+        // A driver tells of what used some in the last second.
+        match self.is_sampled && (of_last_second == 0 || at == 0) {
+            true => Vec::new(),
+            false => totals.iter().enumerate().map(figure).collect(),
+        }
+    }
+}
+
+/// What happened, in milliseconds.
+#[derive(Debug, Default)]
+struct Played {
+    /// The device's time that it had in each 10 ms.
+    had: Vec<u64>,
+    /// For how long it was stopped.
+    stopped: u64,
+    /// The looks at which it owed time.
+    freezes: u64,
+    /// When a freeze of it was of no use.
+    fails_at: Option<u64>,
+}
+
+impl Played {
+    fn all(&self) -> u64 {
+        self.had.iter().sum()
+    }
+
+    /// The most that it had in five seconds, from so many seconds on.
+    fn most_of_five_seconds(&self, from: usize) -> u64 {
+        let windows = self.had[from * 100..].windows(500);
+        windows.map(|window| window.iter().sum()).max().unwrap_or(0)
+    }
+}
+
+/// It keeps its busy mark set, and passes the gate.
+#[test]
+fn one_that_says_that_its_launches_never_end_has_its_share() {
+    let liar = Slice::LIAR.play(120);
+    assert_eq!(liar.fails_at, None);
+    // What it had before its word was tested, and all the rest is paid back.
+    assert!(
+        liar.most_of_five_seconds(7) <= 1600,
+        "{} ms",
+        liar.most_of_five_seconds(7)
+    );
+    let all = liar.all();
+    assert!(
+        all <= 120_000 * 3 / 10 + 500,
+        "{all} ms: what it had at first is paid back"
+    );
+    assert!(all >= 120_000 * 2 / 10, "{all} ms: and it has most of its share");
+    let sampled = Slice {
+        is_sampled: true,
+        ..Slice::LIAR
+    };
+    let all = sampled.play(240).all();
+    assert!(all <= 240_000 * 36 / 100 + 5000, "sampled: {all} ms");
+}
+
+#[test]
+fn an_honest_launch_of_an_hour_owes_nothing_and_is_stopped_for_seconds() {
+    for is_sampled in [false, true] {
+        let honest = Slice {
+            is_sampled,
+            ..Slice::of_one_launch(3_600_000)
+        };
+        let played = honest.play(3_700);
+        assert_eq!((played.freezes, played.fails_at), (0, None), "{is_sampled}");
+        let longest = if is_sampled { 50_000 } else { 12_000 };
+        assert!(played.stopped <= longest, "{} ms", played.stopped);
+        assert_eq!(played.all(), 3_600_000 / 2);
+    }
+}
+
+#[test]
+fn honest_launches_of_some_seconds_are_not_stopped_at_all() {
+    for length in [500, 3_000, 8_000, 18_000] {
+        let played = Slice::of_one_launch(length).play(40);
+        assert_eq!((played.stopped, played.fails_at), (0, None), "{length} ms");
+    }
+}
+
+/// Whatever the moment at which the launch ends, in a test or not.
+#[test]
+fn an_honest_launch_that_ends_while_it_is_stopped_owes_nothing() {
+    for length in (19_000..26_000).step_by(70) {
+        let played = Slice::of_one_launch(length).play(60);
+        assert_eq!((played.freezes, played.fails_at), (0, None), "{length} ms");
+    }
+}
+
+/// A stop ends its turns, so its word looks untrue. It is held to its share and goes on.
+#[test]
+fn an_honest_launch_of_an_emulated_device_goes_on_at_its_share() {
+    let honest = Slice {
+        stops_at_once: true,
+        ..Slice::of_one_launch(3_600_000)
+    };
+    let played = honest.play(240);
+    assert_eq!(played.fails_at, None);
+    let part = played.all() * 100 / 240_000;
+    assert!((20..=31).contains(&part), "{part} %");
+}
+
+/// One process has a launch's turns. Three have three, and a stop does not take them away.
+#[test]
+fn launches_of_several_processes_that_no_stop_ends_are_said_to_go_on() {
+    let several = Slice {
+        turns: &[30, 30, 30],
+        queued: u64::MAX,
+        ..Slice::LIAR
+    };
+    let fails = several.play(240).fails_at;
+    assert!(fails.is_some_and(|at| at < 60_000), "{fails:?}");
+}
+
+#[test]
+fn one_whose_stops_another_process_undoes_is_said_not_to_stand_still() {
+    let restless = Slice {
+        is_restless: true,
+        turns: &[60, 30],
+        ..Slice::LIAR
+    };
+    let fails = restless.play(60).fails_at;
+    assert!(fails.is_some_and(|at| at < 10_000), "{fails:?}");
+}
+
+/// A tenant that reports seconds of work in flight keeps its lease for eight seconds, waits until that is paid, and passes
+/// the gate meanwhile.
+#[test]
+fn a_long_lease_and_use_past_the_gate_are_not_had_both() {
+    const PERIOD: u64 = 27_000;
+    let mut time = Time::default();
+    let (mut total, mut charged, mut is_stopped, mut next) = (0, 0, false, 0);
+    for at in (0..10 * PERIOD).step_by(10) {
+        if at >= next {
+            let used = [(id(1), Used::Total(total * MS))];
+            let look = Look {
+                at: at * MS,
+                used: &used,
+                dead: 0,
+                charged: charged * MS,
+                outlasted: 0,
+                ran: false,
+                share: 3000,
+                counts: true,
+                is_open: false,
+            };
+            match time.look(&look) {
+                Step::Freeze(_) => is_stopped = true,
+                Step::Thaw => is_stopped = false,
+                Step::Nothing | Step::Test => {}
+                Step::Fails => panic!("it stands still, at {at}"),
+            }
+            next = at + if time.is_watched() { 100 } else { 250 };
+        }
+        // Its lease says so also while it is stopped.
+        charged += if at % PERIOD < 8000 { 10 } else { 0 };
+        total += if is_stopped { 0 } else { 10 };
+    }
+    let part = total * 100 / (10 * PERIOD);
+    assert!(part <= 33, "{part} %");
+}
