@@ -21,8 +21,8 @@ PLUGINS = '[{"class": "divvy_jobs.ray.plugin.Plugin"}]'
 def runtime_env(**options: Any) -> dict[str, Any]:
     """The runtime environment of a job whose tasks and actors have slices.
 
-    A node without this package, or whose Ray was started without the plugin, then refuses the job's workers. A runtime
-    environment of `{"divvy": {}}` alone does the same where the plugin is, and nothing where it is not.
+    Tasks and actors then fail on a node whose Ray was started without the plugin. A node without this package refuses the
+    job's workers. A runtime environment of `{"divvy": {}}` alone does the same where the plugin is, and nothing where it is not.
 
     Args:
         **options: see `divvy_jobs.ray.options.Options`: `compute`, `cap`, `isolation`, `wait_s`, `metrics_s`.
@@ -34,15 +34,21 @@ def runtime_env(**options: Any) -> dict[str, Any]:
 
 
 def is_set_up() -> None:
-    """Fails in a worker of Ray's that would have a device without limits.
+    """Has all that a worker of Ray's is to run fail, where it would have a device without limits.
+
+    A worker that failed here would be said to have died, and no more: so its tasks and actors do, with the reason.
 
     Raises:
-        Fault: this node's Ray was started without the plugin.
+        Fault: this Ray calls functions in a way that is not known here.
     """
     from divvy_jobs.agent import Fault
 
     if "DIVVY_RAY" not in os.environ:
-        raise Fault(
-            f"Ray was started without Divvy's plugin on {os.uname().nodename}",
-            hint=f"start it with RAY_RUNTIME_ENV_PLUGINS='{PLUGINS}' in its environment",
+        from divvy_jobs.ray import worker
+
+        worker.refuse(
+            Fault(
+                f"Ray was started without Divvy's plugin on {os.uname().nodename}",
+                hint=f"start it with RAY_RUNTIME_ENV_PLUGINS='{PLUGINS}' in its environment",
+            )
         )

@@ -119,6 +119,21 @@ def follow(holding: Holding) -> None:
     manager.get_execution_info = get_followed
 
 
+def refuse(fault: Fault) -> None:
+    """Has each task and actor of this process fail with this reason, before any of its code runs."""
+    _, manager = hooks()
+    get_info = manager.get_execution_info
+
+    def refused(*_arguments: Any, **_named: Any) -> Any:
+        raise fault
+
+    @functools.wraps(get_info)
+    def get_refused(self: Any, job_id: Any, descriptor: Any) -> Any:
+        return get_info(self, job_id, descriptor)._replace(function=refused)
+
+    manager.get_execution_info = get_refused
+
+
 def main() -> None:
     """Becomes Ray's own worker."""
     script = sys.argv[1]
