@@ -10,6 +10,7 @@ pub const PRODUCT: [&str; 5] = [
     "divvy",
     "limit-cuda",
     "limit-nvml",
+    "limit-opencl",
     "emulated-cuda",
     "emulated-nvml",
 ];

@@ -16,7 +16,7 @@ import time
 
 MIB = 1 << 20
 # What says where drivers and their devices are: each level of isolation its own.
-OF_THE_DRIVERS = ("DIVVY_", "LD_", "CUDA_", "GPU_", "HIP_", "ROCR_", "OMP_", "ZE_", "ONEAPI_")
+OF_THE_DRIVERS = ("DIVVY_", "LD_", "CUDA_", "GPU_", "HIP_", "ROCR_", "OMP_", "ZE_", "ONEAPI_", "OPENCL_")
 
 
 def say(**what):

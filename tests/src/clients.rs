@@ -1,6 +1,7 @@
 //! The real clients: programs that know nothing of Divvy.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::build::{binaries, workspace};
 
@@ -76,6 +77,51 @@ pub fn jobs_python() -> Option<PathBuf> {
 pub fn ray_python() -> Option<PathBuf> {
     let python = workspace().join("target/ray/bin/python");
     require(python.exists(), "Ray (cargo xtask setup)").then_some(python)
+}
+
+/// The interpreter with PyOpenCL, whose packages are those of tests/opencl/requirements.txt; nothing when it was not set up
+/// and need not be.
+pub fn opencl_python() -> Option<PathBuf> {
+    let python = workspace().join("target/opencl/bin/python");
+    require(
+        python.exists() && has_pocl(),
+        "PyOpenCL and PoCL (cargo xtask setup)",
+    )
+    .then_some(python)
+}
+
+/// An OpenCL program of the repository, compiled into a folder, or nothing where there is no PoCL and none need be.
+pub fn opencl_program(source: &str, folder: &Path) -> Option<PathBuf> {
+    let compiler = compiler()?;
+    let has_headers = Path::new("/usr/include/CL/cl.h").exists();
+    if !require(
+        has_headers && has_pocl(),
+        "PoCL and OpenCL's headers (cargo xtask setup)",
+    ) {
+        return None;
+    }
+    let source = workspace().join(source);
+    let program = folder.join(source.file_stem().expect("a file"));
+    let status = Command::new(compiler)
+        .arg("-O1")
+        .arg("-o")
+        .arg(&program)
+        .arg(source)
+        .args(["-l:libOpenCL.so.1", "-lm", "-lpthread"])
+        .status()
+        .expect("the compiler starts");
+    assert!(status.success(), "it does not compile");
+    Some(program)
+}
+
+/// clinfo, or nothing where there is none, or no PoCL, and none need be.
+pub fn clinfo() -> Option<PathBuf> {
+    let found = on_path("clinfo", "clinfo (cargo xtask setup)")?;
+    require(has_pocl(), "PoCL (cargo xtask setup)").then_some(found)
+}
+
+fn has_pocl() -> bool {
+    Path::new("/etc/OpenCL/vendors/pocl.icd").exists()
 }
 
 /// JupyterHub's proxy, a program for node; nothing when it was not set up and need not be.

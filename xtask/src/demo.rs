@@ -102,6 +102,7 @@ pub fn build(profile: &str) -> anyhow::Result<PathBuf> {
         "divvy",
         "limit-cuda",
         "limit-nvml",
+        "limit-opencl",
         "emulated-cuda",
         "emulated-nvml",
         "rust-client",

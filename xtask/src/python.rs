@@ -68,6 +68,12 @@ pub fn policies() -> anyhow::Result<()> {
     environment(&workspace_root().join("target/policies"), &list)
 }
 
+/// Makes `target/opencl` with the packages of tests/opencl/requirements.txt: PyOpenCL.
+pub fn opencl() -> anyhow::Result<()> {
+    let list = workspace_root().join("tests/opencl/requirements.txt");
+    environment(&workspace_root().join("target/opencl"), &list)
+}
+
 /// Makes `target/ray` with the packages of tests/ray/requirements.txt: Ray and Ray Serve.
 pub fn ray() -> anyhow::Result<()> {
     let list = workspace_root().join("tests/ray/requirements.txt");

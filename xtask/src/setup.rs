@@ -141,6 +141,23 @@ pub fn for_tests() -> anyhow::Result<()> {
     if !is_installed("g++") {
         debian::install(&["g++"], "the programs that nvcc makes")?;
     }
+    // OpenCL on this machine's processors, its loader, and the headers of the programs that the suites compile.
+    if !is_installed("clinfo")
+        || !["/etc/OpenCL/vendors/pocl.icd", "/usr/include/CL/cl.h"]
+            .iter()
+            .all(|file| Path::new(file).exists())
+    {
+        debian::install(
+            &[
+                "pocl-opencl-icd",
+                "ocl-icd-libopencl1",
+                "clinfo",
+                "opencl-c-headers",
+            ],
+            "the tests with OpenCL",
+        )?;
+    }
+    python::opencl()?;
     python::compiler()?;
     python::nova()?;
     python::policies()?;

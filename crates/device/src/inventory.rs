@@ -3,6 +3,7 @@
 use crate::granted::{Granted, granted};
 use crate::mig::{self, Instance, State, Store, StoreError};
 use crate::product::identity::{PciAddress, Uuid};
+use crate::product::processors;
 use crate::product::profile::Profile;
 use crate::product::spec::{self, SpecError, Timing};
 use crate::run_directory::run_directory;
@@ -45,13 +46,22 @@ impl DeviceFacts {
     /// Device memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         match &self.instance {
+            None if self.is_opencl_only() => processors::memory_bytes(),
             None => self.profile.memory_bytes,
             Some(instance) => instance.profile.memory_mib << 20,
         }
     }
 
-    /// Streaming multiprocessors.
+    /// Whether it is PoCL: no CUDA driver and no NVML shows it.
+    pub fn is_opencl_only(&self) -> bool {
+        self.profile.is_opencl_only()
+    }
+
+    /// Streaming multiprocessors; of PoCL, processors.
     pub fn sm_count(&self) -> u32 {
+        if self.is_opencl_only() {
+            return processors::count();
+        }
         self.instance
             .map_or(self.profile.sm_count, |instance| instance.sm_count)
     }
@@ -181,12 +191,21 @@ pub fn granted_devices(granted: &Granted) -> Result<Vec<DeviceFacts>, SpecError>
     Ok(found)
 }
 
-/// The devices that a container was granted; else those `DIVVY_EMULATED` describes, or the default's where it is unset
-/// or empty.
+/// The CUDA devices that a container was granted; else those `DIVVY_EMULATED` describes, or the default's where it is
+/// unset or empty. PoCL's is none of them.
 ///
 /// # Errors
 /// [`SpecError`]: the variable's text describes no devices.
 pub fn devices_from_env() -> Result<Vec<DeviceFacts>, SpecError> {
+    let mut devices = all_from_env()?;
+    devices.retain(|facts| !facts.is_opencl_only());
+    for (index, facts) in devices.iter_mut().enumerate() {
+        facts.index = index;
+    }
+    Ok(devices)
+}
+
+fn all_from_env() -> Result<Vec<DeviceFacts>, SpecError> {
     if let Some((spec, directory)) = stand_in::settings() {
         return devices(&spec, &directory);
     }

@@ -80,8 +80,14 @@ fn the_program_is_shown_its_slice_and_keeps_its_own_settings() {
         assert!(Path::new(runtimes).join(name).exists(), "{runtimes}/{name}");
     }
     assert!(
-        Path::new(refusals).join("libnvidia-opencl.so.1").exists(),
+        Path::new(refusals).join("libnvcuvid.so.1").exists()
+            && !Path::new(refusals).join("libnvidia-opencl.so.1").exists(),
         "{refusals}"
+    );
+    let layers = value("OPENCL_LAYERS");
+    assert!(
+        layers.ends_with("/libdivvy-opencl.so.1") && Path::new(&layers).exists(),
+        "{layers}"
     );
     for name in [
         "libcuda.so.1",

@@ -96,7 +96,10 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
         memory_reserved_bytes: Bytes(0),
         memory_used_bytes: emulated_used(run_dir, &facts.id()).unwrap_or(Bytes(0)),
         sm_count: facts.sm_count(),
-        compute_capability: format!("{major}.{minor}"),
+        compute_capability: match facts.is_opencl_only() {
+            true => String::new(),
+            false => format!("{major}.{minor}"),
+        },
         context_bytes: (facts.context_bytes > 0).then_some(Bytes(facts.context_bytes)),
         sharing: None,
         hardware,

@@ -16,6 +16,10 @@ use crate::memfd;
 use crate::terms::{Cap, Class, ComputeTerms, MAX_ACCOUNTS, MAX_ON_OOM_WAIT, Policy, Terms};
 use crate::text::{self, GrantText};
 
+/// How the UUID of PoCL begins, where a host shares its processors as an OpenCL device. A tenant recognises the account of
+/// that device by it: PoCL itself tells no UUID.
+pub const POCL_UUID: [u8; 4] = *b"PoCL";
+
 /// The contents of a new grant. By default it is strict, holds no memory, and is the only account of its slice.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantSpec<'a> {

@@ -44,7 +44,7 @@ pub use bypass::Bypass;
 pub use copies::CopyPath;
 pub use effort::Effort;
 pub use error::{PageError, ReserveError};
-pub use grant::{Grant, GrantSpec, GrantView};
+pub use grant::{Grant, GrantSpec, GrantView, POCL_UUID};
 pub use layout::{ActivityLine, GRANT_BYTES, LEDGER_BYTES, PAGE_ABI_VERSION, SHARED_WORDS, monotonic_ns};
 pub use lease::{Gate, GateWord, Lease};
 pub use ledger::{

@@ -6,7 +6,7 @@
 //! and before large allocations. A process that allocates nothing is seen by the agent from outside.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use divvy_abi::{CUDA_ERROR_NOT_PERMITTED, CUresult};
 use divvy_ledger::{Bypass, Policy};
@@ -20,6 +20,14 @@ use crate::tenant::Membership;
 static SEEN: AtomicU64 = AtomicU64::new(0);
 /// Kinds that were found, one bit each: each is counted once per process.
 static FOUND: AtomicU64 = AtomicU64::new(0);
+/// This limiter stands in front of OpenCL, and another copy of it in front of CUDA.
+static SERVES_OPENCL: AtomicBool = AtomicBool::new(false);
+
+/// From now on this copy of the limiter stands in front of OpenCL drivers: they are its drivers below, and CUDA is another
+/// copy's matter.
+pub fn serve_opencl() {
+    SERVES_OPENCL.store(true, Ordering::Relaxed);
+}
 
 /// Checks, if the loader has loaded an object since.
 ///
@@ -61,6 +69,8 @@ struct Search {
     /// An address within each permitted libcuda.
     known: [usize; 2],
     found: u64,
+    /// The layer in front of OpenCL drivers is loaded: they are limited there.
+    has_layer: bool,
 }
 
 #[cold]
@@ -68,9 +78,17 @@ fn search(member: &Membership) {
     let mut search = Search {
         known: [search_address(), below::address_if_open()],
         found: 0,
+        has_layer: false,
     };
     // SAFETY: the callback gets the record that it is written for, and no other code uses it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(judge), (&raw mut search).cast()) };
+    let serves_opencl = SERVES_OPENCL.load(Ordering::Relaxed);
+    if serves_opencl || search.has_layer {
+        search.found &= !bit(Bypass::OpenCl);
+    }
+    if serves_opencl {
+        search.found &= !bit(Bypass::ForeignLibcuda);
+    }
     let new = search.found & !FOUND.fetch_or(search.found, Ordering::Relaxed);
     for bypass in Bypass::ALL.into_iter().filter(|bypass| new & bit(*bypass) != 0) {
         let refused = member.first().policy() == Policy::Strict;
@@ -86,6 +104,9 @@ fn search(member: &Membership) {
     }
 }
 
+/// The SONAME of the layer in front of OpenCL drivers, of `dropin/limit-opencl`.
+const LAYER: &str = "libdivvy-opencl.so.1";
+
 fn search_address() -> usize {
     search as *const () as usize
 }
@@ -99,6 +120,7 @@ unsafe extern "C" fn judge(info: *mut libc::dl_phdr_info, _: usize, search: *mut
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
     // SAFETY: the loader's record of a mapped object.
     let object = unsafe { Object::of(info) };
+    search.has_layer |= object.soname == LAYER;
     if let Some(bypass) = object.bypass(&search.known) {
         search.found |= bit(bypass);
     }

@@ -30,5 +30,6 @@ pub mod nvml;
 pub mod tenant;
 mod threads;
 
+pub use bypass_libraries::serve_opencl;
 pub use environment::capture as capture_environment;
 pub use hooks::TABLE;

@@ -58,7 +58,16 @@ pub struct DeviceRecord {
     pub hardware: Option<Box<Hardware>>,
 }
 
+/// The profile of PoCL, as `emulated:pocl` selects it: this machine's processors as an OpenCL device, and no CUDA device.
+pub const POCL: &str = "pocl";
+
 impl DeviceRecord {
+    /// Whether only OpenCL programs can use it.
+    #[must_use]
+    pub fn is_opencl_only(&self) -> bool {
+        self.profile.as_deref() == Some(POCL)
+    }
+
     /// The memory that programs can have.
     #[must_use]
     pub fn memory_usable_bytes(&self) -> Bytes {

@@ -23,7 +23,7 @@ mod words;
 pub use bytes::{Bytes, MemoryAmount, QuantityError};
 pub use code::Code;
 pub use compute::Compute;
-pub use device::{DeviceKind, DeviceRecord, Sharing};
+pub use device::{DeviceKind, DeviceRecord, POCL, Sharing};
 pub use fault::Fault;
 pub use hardware::{DeviceProcess, Hardware, MemorySlices, MigPlace, PartitionState, PcieLink, Vendor};
 pub use isolation::Isolation;

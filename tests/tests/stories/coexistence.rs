@@ -244,7 +244,8 @@ fn a_sanitized_program_and_its_preload_work_in_a_slice() {
     assert_eq!(succeeded(&output), format!("0 0 {GIB}\n"));
 }
 
-/// A library under the name of NVIDIA's OpenCL that is in truth the C++ runtime: with a well-known entry point.
+/// A library under the names of NVIDIA's OpenCL and of its decoder that is in truth the C++ runtime: with a well-known
+/// entry point.
 fn opencl(host: &Host) -> Option<std::path::PathBuf> {
     let compiler = compiler()?;
     let real = succeeded(&finish(
@@ -253,9 +254,13 @@ fn opencl(host: &Host) -> Option<std::path::PathBuf> {
     let folder = host.folder().join("vendor");
     std::fs::create_dir(&folder).expect("a folder");
     let path = folder.join("libnvidia-opencl.so.1");
-    std::fs::copy(real.trim(), &path).expect("a library");
+    for file in [&path, &folder.join(DECODER)] {
+        std::fs::copy(real.trim(), file).expect("a library");
+    }
     Some(path)
 }
+
+const DECODER: &str = "libnvcuvid.so.1";
 
 #[test]
 fn memory_taken_through_another_library_of_nvidias_is_refused_or_counted() {
@@ -271,15 +276,17 @@ fn memory_taken_through_another_library_of_nvidias_is_refused_or_counted() {
         Tenant::start_with_line(command)
     };
     // By name, a strict slice finds a library in which there is nothing.
-    let (mut tenant, first) = start("strict", by_name);
+    let (mut tenant, first) = start("strict", Path::new(DECODER));
     assert_eq!(first["entry"], json!(false));
     assert_eq!(tenant.ask("")["ended"], json!(true));
     assert!(tenant.end().success());
 
-    // By path it finds the real one, and the agent finds it.
-    let (mut tenant, first) = start("strict", &library);
-    assert_eq!(first["entry"], json!(true));
-    assert_eq!(tenant.wait().code(), Some(128 + 15));
+    // By path it finds the real one, and the agent finds it. So it does with OpenCL's, past its loader and the layer.
+    for library in [library.with_file_name(DECODER).as_path(), by_name] {
+        let (mut tenant, first) = start("strict", library);
+        assert_eq!(first["entry"], json!(true));
+        assert_eq!(tenant.wait().code(), Some(128 + 15));
+    }
 
     // Best effort: it goes on, and is counted.
     let (mut tenant, first) = start("best-effort", by_name);
@@ -300,6 +307,7 @@ fn installed(host: &Host) -> std::path::PathBuf {
         "divvy",
         "libdivvy_limit_cuda.so",
         "libdivvy_limit_nvml.so",
+        "libdivvy_limit_opencl.so",
         "libdivvy_emulated_cuda.so",
         "libdivvy_emulated_nvml.so",
     ] {

@@ -36,6 +36,7 @@ mod mig;
 mod nesting;
 mod nri;
 mod nvcc;
+mod opencl;
 mod passthrough;
 mod remote;
 mod remote_hosts;

@@ -24,7 +24,7 @@ use crate::zig;
 use layout::Layout;
 
 /// The packages whose binaries are shipped, and the files that cargo makes of them.
-pub(crate) const SHIPPED: [(&str, &str); 12] = [
+pub(crate) const SHIPPED: [(&str, &str); 13] = [
     ("cudart-12", "libdivvy_cudart_12.so"),
     ("cudart-13", "libdivvy_cudart_13.so"),
     ("divvy", "divvy"),
@@ -34,6 +34,7 @@ pub(crate) const SHIPPED: [(&str, &str); 12] = [
     ("emulated-nvml", "libdivvy_emulated_nvml.so"),
     ("limit-cuda", "libdivvy_limit_cuda.so"),
     ("limit-nvml", "libdivvy_limit_nvml.so"),
+    ("limit-opencl", "libdivvy_limit_opencl.so"),
     ("remote-cuda", "libdivvy_remote_cuda.so"),
     ("remote-nvml", "libdivvy_remote_nvml.so"),
     ("slurm-options", "libdivvy_slurm_options.so"),

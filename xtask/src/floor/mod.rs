@@ -26,7 +26,7 @@ struct DropIn {
     in_front: bool,
 }
 
-const DROP_INS: [DropIn; 6] = [
+const DROP_INS: [DropIn; 7] = [
     DropIn {
         package: "limit-cuda",
         file: "libdivvy_limit_cuda.so",
@@ -39,6 +39,13 @@ const DROP_INS: [DropIn; 6] = [
         file: "libdivvy_limit_nvml.so",
         soname: Some("libnvidia-ml.so.1"),
         table: nvml_symbols,
+        in_front: true,
+    },
+    DropIn {
+        package: "limit-opencl",
+        file: "libdivvy_limit_opencl.so",
+        soname: Some("libdivvy-opencl.so.1"),
+        table: || Ok(["clGetLayerInfo", "clInitLayer"].map(str::to_owned).into()),
         in_front: true,
     },
     DropIn {
@@ -78,11 +85,13 @@ const PERMITTED: &[&str] = &[
     "divvy-charges",
     "divvy-ledger",
     "divvy-limiter",
+    "divvy-opencl",
     "divvy-remote",
     "divvy-ring",
     "libc",
     "limit-cuda",
     "limit-nvml",
+    "limit-opencl",
     "linux-raw-sys",
     "remote-cuda",
     "remote-nvml",

@@ -11,12 +11,13 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 13] = [
+const FOLDERS: [&str; 14] = [
     "examples/cuda",
     "examples/python",
     "tests/jobs",
     "tests/nova",
     "tests/numba",
+    "tests/opencl",
     "tests/policies",
     "tests/ray",
     "tests/tools",

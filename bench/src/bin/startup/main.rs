@@ -73,6 +73,7 @@ fn main() -> anyhow::Result<()> {
         "divvy",
         "limit-cuda",
         "limit-nvml",
+        "limit-opencl",
         "emulated-cuda",
         "emulated-nvml",
         "null-cuda",

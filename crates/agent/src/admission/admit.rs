@@ -12,7 +12,7 @@ use crate::admission::place::Placing;
 use crate::admission::wanted::Wanted;
 use crate::api::events::EventKind;
 use crate::api::{CreateSlice, CreatedSlice};
-use crate::decide::policy::{Boundary, Supervision, check_boundary, enforce, supervise};
+use crate::decide::policy::{Boundary, Supervision, check_boundary, check_opencl, enforce, supervise};
 use crate::decide::queue::{Ahead, may_change};
 use crate::decide::record::{as_asked, share_of};
 use crate::decide::{compute, life, modes};
@@ -181,8 +181,13 @@ impl Admission {
         let how = Supervision {
             is_default: self.supervises || least.supervises() || is_for_containers(ask) || is_inside,
             is_inside,
-            is_told: devices.iter().all(|device| self.placing.audit.is_told(device)),
+            is_told: devices
+                .iter()
+                .all(|device| !device.is_opencl_only() && self.placing.audit.is_told(device)),
         };
+        if devices.iter().any(DeviceRecord::is_opencl_only) {
+            check_opencl(&ask.request, &enforcement, is_for_containers(ask))?;
+        }
         let boundary = Boundary {
             has_root: privilege::has_root(),
             is_open: !is_for_containers_only(ask) && has_open_nodes(owner, &devices),

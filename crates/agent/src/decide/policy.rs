@@ -106,6 +106,32 @@ pub fn check_boundary(
     Ok(())
 }
 
+/// Refuses what an OpenCL device without CUDA cannot have.
+///
+/// # Errors
+/// [`Code::NotEnforceable`].
+pub fn check_opencl(
+    request: &SliceRequest,
+    enforcement: &Enforcement,
+    in_container: bool,
+) -> Result<(), Fault> {
+    let mode = request.terms.sharing.mode;
+    let why = if enforcement.isolation == Isolation::Enforced {
+        "workers make CUDA's calls only"
+    } else if mode != Mode::Lease {
+        "its programs share it by leases only"
+    } else if in_container {
+        "containers do not get it"
+    } else {
+        return Ok(());
+    };
+    Err(Fault::new(
+        Code::NotEnforceable,
+        format!("PoCL's device cannot be shared so: {why}"),
+    )
+    .hint("`divvy run --device emulated:pocl` shares it among programs of this host"))
+}
+
 /// What decides whether a slice is supervised, beside its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Supervision {

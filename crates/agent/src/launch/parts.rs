@@ -18,6 +18,8 @@ use crate::start::rundir::RunDir;
 pub(super) struct Parts {
     drop_ins: DropIns,
     limiter: Stage,
+    /// The limiter in front of OpenCL's drivers.
+    layer: PathBuf,
     emulated: Stage,
     /// The split driver, where this installation has it.
     remote: Option<Stage>,
@@ -37,6 +39,10 @@ impl Parts {
             .transpose()?;
         Ok(Self {
             limiter: stage(run, &drop_ins.limiter.links())?,
+            layer: {
+                let link = drop_ins.layer_link();
+                stage(run, &[link])?.folder.join(link.0)
+            },
             emulated: stage(run, &drop_ins.emulated.links())?,
             remote: match &drop_ins.remote {
                 Some(_) => Some(stage(run, &drop_ins.remote_links()?)?),
@@ -81,16 +87,21 @@ impl Parts {
             (Isolation::Env, _) => None,
             _ => Some(&self.limiter),
         };
+        let mut environment = environment(
+            run,
+            created,
+            (&driver.path, self.nvml_for(&driver)),
+            front,
+            (driver.origin == "emulated").then_some(&self.runtimes),
+            socket,
+            inherited,
+        );
+        if created.slice.terms.isolation != Isolation::Env {
+            let layers = in_front(self.layer.as_os_str(), inherited(LAYERS), ":");
+            environment.push((LAYERS.into(), layers));
+        }
         Ok(Plan {
-            environment: environment(
-                run,
-                created,
-                (&driver.path, self.nvml_for(&driver)),
-                front,
-                (driver.origin == "emulated").then_some(&self.runtimes),
-                socket,
-                inherited,
-            ),
+            environment,
             slice: created.slice.clone(),
             device: created.device.clone(),
             devices: created.devices.clone(),
@@ -303,6 +314,9 @@ pub(super) fn among_preloads(ours: &str, inherited: Option<OsString>) -> OsStrin
     let all: Vec<&[u8]> = users.into_iter().chain([ours.as_bytes()]).chain(others).collect();
     OsString::from_vec(all.join(&b':'))
 }
+
+/// The layers that OpenCL's loader puts in front of every driver, by path.
+const LAYERS: &str = "OPENCL_LAYERS";
 
 /// In the path of every staged drop-in.
 const STAGES: &[u8] = b"/stages/";

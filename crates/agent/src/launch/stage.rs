@@ -28,6 +28,9 @@ const EMULATED: [&str; 2] = ["libdivvy_emulated_cuda.so", "libdivvy_emulated_nvm
 /// The split driver's, for programs without a device.
 const REMOTE: [&str; 2] = ["libdivvy_remote_cuda.so", "libdivvy_remote_nvml.so"];
 
+/// The limiter as a layer of OpenCL's loader: the name in a stage, and the file.
+const LAYER: (&str, &str) = ("libdivvy-opencl.so.1", "libdivvy_limit_opencl.so");
+
 /// Our CUDA runtimes, by the release of CUDA: the name that programs ask for, and the file.
 const RUNTIMES: [(u32, &str, &str); 2] = [
     (12, "libcudart.so.12", "libdivvy_cudart_12.so"),
@@ -69,6 +72,8 @@ pub type Link<'a> = (&'static str, &'a Path);
 pub struct DropIns {
     /// The limiter.
     pub limiter: Pair,
+    /// The limiter in front of OpenCL's drivers.
+    pub layer: PathBuf,
     /// The emulated device.
     pub emulated: Pair,
     /// The split driver, where this installation has it.
@@ -126,6 +131,7 @@ impl DropIns {
         };
         Ok(Self {
             limiter: pair(LIMITER)?,
+            layer: find(LAYER.1)?,
             emulated: pair(EMULATED)?,
             remote: pair(REMOTE).ok(),
             runtimes: RUNTIMES
@@ -133,6 +139,12 @@ impl DropIns {
                 .filter_map(|(_, name, file)| Some((*name, find(file).ok()?)))
                 .collect(),
         })
+    }
+
+    /// The link of a stage with the layer.
+    #[must_use]
+    pub fn layer_link(&self) -> Link<'_> {
+        (LAYER.0, &self.layer)
     }
 
     /// The links of a stage with our CUDA runtimes.
@@ -338,7 +350,8 @@ fn build(run: &RunDir, done: &str, links: &[(&str, PathBuf)], lib: &str) -> std:
         }
     }
     let refusals = stage.folder(REFUSALS, READABLE)?;
-    for name in Bypass::library_names() {
+    // OpenCL's drivers are not kept away: the layer limits them.
+    for name in Bypass::library_names().filter(|name| Bypass::by_library(name) != Some(Bypass::OpenCl)) {
         refusals.write(&name, &library(STAND_IN_SONAME, None), OF_A_LIBRARY)?;
     }
     stage.write(MARKER, lib.as_bytes(), OF_A_LIBRARY)?;
@@ -366,6 +379,7 @@ fn deep(folder: &Folder, path: &str) -> std::io::Result<Folder> {
 pub fn stage_for_others(run: &RunDir) -> Result<(), Fault> {
     let found = DropIns::find()?;
     stage(run, &found.limiter.links())?;
+    stage(run, &[found.layer_link()])?;
     stage(run, &found.emulated.links())?;
     stage(run, &[found.emulated.nvml_link()])?;
     stage(run, &found.runtime_links())?;
@@ -466,7 +480,7 @@ mod tests {
         assert_eq!(fault.code, Code::DropIn);
         assert!(fault.causes[0].contains("lib/divvy"), "{fault:?}");
         fs::create_dir_all(base.path().join("lib/divvy")).expect("a folder");
-        for name in [LIMITER, EMULATED].concat() {
+        for name in [LIMITER, EMULATED].concat().into_iter().chain([LAYER.1]) {
             fs::write(base.path().join("lib/divvy").join(name), "").expect("a file");
         }
         DropIns::find_near(&base.path().join("bin/divvy")).expect("a package's layout");

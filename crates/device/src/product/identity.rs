@@ -1,6 +1,7 @@
 //! The identity of an emulated device: a UUID and a PCI address that stay the same from run to run.
 
 use super::profile::Profile;
+use divvy_ledger::POCL_UUID;
 use std::fmt;
 use std::path::Path;
 
@@ -24,6 +25,10 @@ impl Uuid {
         // The version and variant fields of RFC 9562: 8 is "custom", which a derived UUID is.
         bytes[6] = (bytes[6] & 0x0f) | 0x80;
         bytes[8] = (bytes[8] & 0x3f) | 0x80;
+        if profile.is_opencl_only() {
+            // The layer in a tenant knows the device by it.
+            bytes[..POCL_UUID.len()].copy_from_slice(&POCL_UUID);
+        }
         Uuid(bytes)
     }
 

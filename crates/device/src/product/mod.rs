@@ -2,5 +2,6 @@
 
 pub mod attributes;
 pub mod identity;
+pub mod processors;
 pub mod profile;
 pub mod spec;

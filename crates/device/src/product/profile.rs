@@ -166,12 +166,35 @@ pub const PROFILES: &[Profile] = &[
     },
 ];
 
+/// PoCL: this machine's processors as an OpenCL device. It is none of [`PROFILES`], for no CUDA driver shows it, and its
+/// size is this machine's ([`super::processors`]).
+pub const POCL: Profile = Profile {
+    key: divvy_model::POCL,
+    name: "PoCL (OpenCL, no CUDA)",
+    memory_bytes: 0,
+    sm_count: 0,
+    compute_capability: (0, 0),
+    clock_khz: 0,
+    memory_clock_khz: 0,
+    memory_bus_bits: 0,
+    l2_bytes: 0,
+    single_to_double_ratio: 1,
+    copy_engines: 0,
+    pci_device_id: 0,
+};
+
 impl Profile {
     /// The profile with this key, whatever the case of its letters.
     pub fn by_key(key: &str) -> Option<&'static Profile> {
         PROFILES
             .iter()
+            .chain([&POCL])
             .find(|profile| profile.key.eq_ignore_ascii_case(key))
+    }
+
+    /// Whether it is [`POCL`].
+    pub fn is_opencl_only(&self) -> bool {
+        self.key == POCL.key
     }
 
     /// Compute capability as the two digits of `sm_NN`.

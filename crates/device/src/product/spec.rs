@@ -4,7 +4,7 @@
 //! or `'timing=' timing`, `'fast-forward'`, `'timeslice=' slice`, `'kernels=' ('interpreted' | 'compiled')`.
 //! Options are those of the devices before them. Nothing set means one H100.
 
-use super::profile::{PROFILES, Profile};
+use super::profile::{POCL, PROFILES, Profile};
 use crate::engine::schedule::{DEFAULT_SLICE, LONG_SLICE, SHORT_SLICE};
 use divvy_model::Bytes;
 use std::fmt;
@@ -36,6 +36,8 @@ pub enum SpecError {
     BadTimeslice(String),
     /// Not a way to run kernels.
     BadKernels(String),
+    /// PoCL more than once, or with an option.
+    Pocl,
 }
 
 impl fmt::Display for SpecError {
@@ -45,8 +47,9 @@ impl fmt::Display for SpecError {
                 let known: Vec<&str> = PROFILES.iter().map(|profile| profile.key).collect();
                 write!(
                     f,
-                    "no emulated device is called {name:?}: choose one of {}",
-                    known.join(", ")
+                    "no emulated device is called {name:?}: choose one of {}, or {} for OpenCL programs",
+                    known.join(", "),
+                    POCL.key
                 )
             }
             SpecError::BadCount(count) => {
@@ -88,6 +91,10 @@ impl fmt::Display for SpecError {
                     "{value:?} is no way to run kernels: write interpreted or compiled"
                 )
             }
+            SpecError::Pocl => write!(
+                f,
+                "pocl is this machine's processors: they are one device, and have no options"
+            ),
             SpecError::Empty => write!(
                 f,
                 "an emulated device has no name: write for example h100 or l4*2"
@@ -176,6 +183,10 @@ pub fn parse(spec: &str) -> Result<Vec<Item>, SpecError> {
             return Err(SpecError::Empty);
         }
         let profile = Profile::by_key(name).ok_or_else(|| SpecError::UnknownProfile(name.to_owned()))?;
+        let is_another = devices.iter().any(|device| device.profile.is_opencl_only());
+        if profile.is_opencl_only() && (is_another || count > 1) {
+            return Err(SpecError::Pocl);
+        }
         last = devices.len()..devices.len() + count;
         let item = Item {
             profile,
@@ -205,6 +216,9 @@ const FAST_FORWARD: &str = "fast-forward";
 
 impl Item {
     fn set(&mut self, (name, value): (&str, &str), item: &str) -> Result<(), SpecError> {
+        if self.profile.is_opencl_only() {
+            return Err(SpecError::Pocl);
+        }
         match (name, &mut self.timing) {
             ("context", _) => self.context_bytes = parse_context(value, self.profile)?,
             ("timing", timing) => *timing = parse_timing(value)?,
@@ -382,9 +396,18 @@ mod tests {
     }
 
     #[test]
+    fn pocl_is_one_device_without_options() {
+        assert_eq!(keys("PoCL"), ["pocl"]);
+        assert_eq!(keys("h100,kernels=compiled,emulated:pocl"), ["h100", "pocl"]);
+        for bad in ["pocl*2", "pocl,h100,pocl", "pocl,context=0", "pocl,timing=model"] {
+            assert_eq!(parse(bad), Err(SpecError::Pocl), "{bad}");
+        }
+    }
+
+    #[test]
     fn refusals_say_what_to_write() {
         let refusal = |spec: &str| parse(spec).unwrap_err().to_string();
-        assert!(refusal("b9000").contains("h100, h200, a100-40gb, a100-80gb, a30, l4, t4"));
+        assert!(refusal("b9000").contains("h100, h200, a100-40gb, a100-80gb, a30, l4, t4, or pocl"));
         assert_eq!(parse("h100*0"), Err(SpecError::BadCount("0".into())));
         assert_eq!(
             parse("h100*99999999999999999999"),

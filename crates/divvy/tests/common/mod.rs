@@ -36,6 +36,7 @@ pub fn divvy() -> &'static Path {
                     "cudart-13",
                     "limit-cuda",
                     "limit-nvml",
+                    "limit-opencl",
                     "emulated-cuda",
                     "emulated-nvml",
                 ]

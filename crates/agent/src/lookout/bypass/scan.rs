@@ -18,7 +18,7 @@ pub fn of_process(pid: u32, uid: u32, drivers: &[&Path]) -> Vec<Bypass> {
 
 fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
     let mut found = Vec::new();
-    let (mut limited, mut driver) = (false, false);
+    let (mut limited, mut driver, mut layered) = (false, false, false);
     let mut last = "";
     for path in maps.lines().filter_map(path_of) {
         // The mappings of one file follow one another.
@@ -34,6 +34,7 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
         if path.contains(STAGES) || path.starts_with(IN_CONTAINER) {
             // This is a file of Divvy: a drop-in, or a stand-in for one of NVIDIA's.
             limited |= libcuda;
+            layered |= name == LAYER;
         } else if let Some(bypass) = Bypass::by_library(name) {
             if !found.contains(&bypass) {
                 found.push(bypass);
@@ -41,6 +42,10 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
         } else {
             driver |= libcuda || drivers.contains(&file);
         }
+    }
+    // OpenCL's loader has put the layer in front of every driver.
+    if layered {
+        found.retain(|bypass| *bypass != Bypass::OpenCl);
     }
     // The limiter, where it is loaded, judges by itself whether a libcuda is the driver below.
     if driver && !limited {
@@ -51,6 +56,9 @@ fn of_maps(maps: &str, drivers: &[&Path]) -> Vec<Bypass> {
 
 /// In the path of every staged drop-in.
 const STAGES: &str = "/stages/";
+
+/// The limiter in front of OpenCL's drivers, in a stage.
+const LAYER: &str = "libdivvy-opencl.so.1";
 
 /// The limiter's folder as containers of a slice see it: a process's maps hold the paths in its own view.
 pub(super) const IN_CONTAINER: &str = "/run/divvy/lib/";
@@ -102,6 +110,11 @@ mod tests {
             [Bypass::OpenCl, Bypass::Codec, Bypass::Graphics]
         );
         assert_eq!(of(&["/run/divvy/stages/0a/refusals/libnvcuvid.so.1"]), []);
+        let opencl = "/usr/lib/libnvidia-opencl.so.535.261.03";
+        let layer = "libdivvy-opencl.so.1";
+        assert_eq!(of(&[opencl]), [Bypass::OpenCl]);
+        assert_eq!(of(&[opencl, &format!("/run/divvy/stages/0a/lib/{layer}")]), []);
+        assert_eq!(of(&[opencl, &format!("/home/me/{layer}")]), [Bypass::OpenCl]);
         assert_eq!(of_maps("", &[]), []);
         assert_eq!(of_maps("7f-7f r-xp 0 0 0\n[heap]\n", &[]), []);
         assert_eq!(of_process(u32::MAX, 0, &[]), []);
