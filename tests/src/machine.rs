@@ -47,10 +47,14 @@ poweroff -f
 
 /// What machines need and this host has.
 pub struct Machines {
-    pub(crate) qemu: PathBuf,
-    pub(crate) busybox: PathBuf,
-    pub(crate) kernel: PathBuf,
-    pub(crate) modules: PathBuf,
+    /// QEMU.
+    pub qemu: PathBuf,
+    /// A program with no libraries that is a shell and more.
+    pub busybox: PathBuf,
+    /// Debian's kernel for virtual machines.
+    pub kernel: PathBuf,
+    /// The folder of its modules.
+    pub modules: PathBuf,
 }
 
 impl Machines {

@@ -131,6 +131,7 @@ impl Verb {
             Self::Run(_) | Self::Enter(_) | Self::Emulate(_) => true,
             Self::Container(args) => args.verb.is_run(),
             Self::Guest(args) => args.is_run(),
+            Self::Vm(args) => args.is_run(),
             Self::OfContainer(verb) => verb.is_run(),
             _ => false,
         }

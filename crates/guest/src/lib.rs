@@ -19,6 +19,7 @@
 pub mod broker;
 pub mod devices;
 pub mod frame;
+pub mod init;
 pub mod kit;
 pub mod label;
 pub mod machine;

@@ -22,6 +22,10 @@ const FOLDER: &str = "/run/divvy/slice";
 const LOOK: Duration = Duration::from_millis(250);
 
 fn main() -> ExitCode {
+    if divvy_guest::init::is_first() {
+        divvy_guest::init::run();
+        return ExitCode::FAILURE;
+    }
     if std::env::args_os().len() != 1 {
         eprintln!("divvy-guest: it takes no arguments, and runs as root in a virtual machine");
         return ExitCode::FAILURE;

@@ -52,7 +52,7 @@ pub fn registered(root: &Sysroot, module: &str) -> Option<String> {
 }
 
 /// Whether a text fits a pattern in which `*` stands for any letters.
-fn fits(pattern: &str, text: &str) -> bool {
+pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = text.strip_prefix(first) else {

@@ -7,6 +7,7 @@
 //!   what is remembered on disk.
 //! - [`machine`]: a machine to be, on the processors that [`cpus`] finds near its GPUs; [`output`] writes it for QEMU,
 //!   libvirt and others, [`openstack`] writes and checks what Nova is told.
+//! - [`launch`]: a small machine that is started here, for a test or for one program.
 //! - [`prepare`]: what the start of a host is told, by the distribution, with a way back.
 //!
 //! docs/passthrough.md says how it is used, docs/adr/0060 why it is so.
@@ -21,6 +22,7 @@ pub mod function;
 pub mod group;
 pub mod holders;
 pub mod kernel;
+pub mod launch;
 pub mod machine;
 pub mod openstack;
 pub mod output;

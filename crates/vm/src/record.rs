@@ -70,6 +70,38 @@ pub struct Record {
     /// Whether the caller agreed to lose the display of the boot messages.
     #[serde(default)]
     pub boot_display: bool,
+    /// The process for whose time the group is on VFIO; None where that is until someone gives it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runner: Option<Runner>,
+}
+
+/// A process: `divvy vm run`, which gives the group back itself unless it is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runner {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in ticks since the machine's start: numbers are given out again.
+    pub started: u64,
+}
+
+impl Runner {
+    /// The process of this number; None where there is none.
+    #[must_use]
+    pub fn of(root: &Sysroot, pid: u32) -> Option<Self> {
+        let text = root.text(&format!("proc/{pid}/stat"))?;
+        // The name may have spaces and brackets.
+        let (_, rest) = text.rsplit_once(')')?;
+        let mut fields = rest.split_whitespace();
+        let is_dead = fields.next().is_none_or(|state| state == "Z" || state == "X");
+        let started = fields.nth(18)?.parse().ok()?;
+        (!is_dead).then_some(Self { pid, started })
+    }
+
+    /// Whether it is still there.
+    #[must_use]
+    pub fn is_alive(&self, root: &Sysroot) -> bool {
+        Self::of(root, self.pid).as_ref() == Some(self)
+    }
 }
 
 impl Record {
@@ -84,6 +116,7 @@ impl Record {
             functions,
             with: Vec::new(),
             boot_display: false,
+            runner: None,
         }
     }
 }
@@ -166,6 +199,20 @@ impl Store {
             Ok(fsync(&self.folder)?)
         };
         write().map_err(|error| failed("cannot write a record in", &self.path, &error))
+    }
+
+    /// Notes that a group is on VFIO for the time of a process.
+    ///
+    /// # Errors
+    /// As [`Self::save`] and [`Self::records`].
+    pub fn note_runner(&self, asked: &str, runner: Option<Runner>) -> Result<(), Fault> {
+        for mut record in self.records()? {
+            if record.asked == asked {
+                record.runner = runner;
+                self.save(&record)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes a record.

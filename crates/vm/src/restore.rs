@@ -4,7 +4,7 @@ use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
 use serde::Serialize;
 
-use crate::bind::{Consent, bind, put_back};
+use crate::bind::{Consent, bind, put_back, unbind};
 use crate::function::Function;
 use crate::kernel::Kernel;
 use crate::record::{Phase, Record, Store, boot};
@@ -82,6 +82,18 @@ fn one(
         return Ok(Outcome::Forgotten);
     }
     match (record.boot == now, record.phase) {
+        (_, Phase::Bound)
+            if record
+                .runner
+                .is_some_and(|runner| record.boot != now || !runner.is_alive(root)) =>
+        {
+            // It was for the time of a process that was killed. After a restart there is nothing to take back.
+            if record.boot == now {
+                unbind(root, kernel, store, &record.asked)?;
+            }
+            store.remove(record)?;
+            Ok(Outcome::PutBack)
+        }
         (true, Phase::Bound) => Ok(Outcome::Unchanged),
         (true, Phase::Binding | Phase::Unbinding) => {
             let left = put_back(root, kernel, &record.functions);

@@ -48,5 +48,6 @@ mod supervised;
 mod tools;
 mod trouble;
 mod unlimited;
+mod vm_run;
 mod workers;
 mod wrapper;

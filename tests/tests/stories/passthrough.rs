@@ -29,6 +29,15 @@ echo >/sys/bus/pci/devices/0000:01:00.1/driver_override
 echo 0000:01:00.1 >/sys/bus/pci/drivers_probe
 vfio-probe $group 0000:01:00.0; divvy vm status; divvy vm bind 01:00.0; echo "ended $?"
 part unbind; divvy vm unbind 01:00.0; echo "ended $?"; state
+part run
+mkdir /stand-in; printf '#!/bin/sh\nexec 7<>/dev/vfio/%s && echo the machine has its group\n[ ! -e /stay ] || sleep 1000\n' $group >/stand-in/qemu-system-x86_64
+chmod 755 /stand-in/qemu-system-x86_64; run() { PATH=/stand-in:$PATH divvy vm run 01:00.0 --disk /disk --memory 64MiB --no-kvm; }
+run; echo "ended $?"; state; ls /var/lib/divvy/vm
+part killed; touch /stay
+PATH=/stand-in:$PATH divvy vm run 01:00.0 --disk /disk --memory 64MiB --no-kvm & runner=$!
+until divvy vm status | grep -q "in use"; do sleep 0.2; done
+kill -9 $runner; killall sleep; while divvy vm status | grep -q "in use"; do sleep 0.1; done
+divvy vm restore; echo "ended $?"; state
 part network; divvy vm bind 02:00.0; echo "ended $?"; state
 part crash
 strace -o /dev/null -P /sys/bus/pci/drivers_probe -e trace=write -e inject=write:signal=KILL:when=2 divvy vm bind 01:00.0
@@ -106,6 +115,18 @@ fn a_gpu_goes_to_a_machine_and_comes_back() {
     has(
         "unbind",
         &["0000:01:00.0 is on uio_pci_generic", "ended 0", FIRST],
+    );
+    // A machine that is started here, by a stand-in for QEMU: the group goes before it and comes back after it.
+    has("run", &["the machine has its group", "ended 0", FIRST]);
+    assert!(!part(&said, "run").contains(".json"), "{}", part(&said, "run"));
+    // Killed, it leaves a record that says for whom the group was away.
+    has(
+        "killed",
+        &[
+            "0000:01:00.0 its functions are on their first drivers",
+            "ended 0",
+            FIRST,
+        ],
     );
     has(
         "network",

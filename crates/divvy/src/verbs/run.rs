@@ -64,6 +64,9 @@ pub struct Args {
     /// Take a whole device for this program alone, with no limiter in its process
     #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "isolation", "on_overuse", "on_oom", "oversubscribe"])]
     whole: bool,
+    /// With `--isolation vm`: the folder with the files of the program's system, which are copied into a machine's memory
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
     /// Print what would happen, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -80,6 +83,11 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
     if args.observe {
         return observe(args, context);
+    }
+    if let Some(level) =
+        or_setting(args.terms.isolation, config, "isolation")?.filter(|level| in_a_machine(*level, args))
+    {
+        return in_machine(level, args, context);
     }
     let launch = Launch {
         request: request(args, config)?,
@@ -141,6 +149,67 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             flags::unsized_request(fault)
         }
     })
+}
+
+/// Whether the program is to run in a virtual machine. `--policy best-effort` goes on without one.
+fn in_a_machine(level: Isolation, args: &Args) -> bool {
+    let is_strict = args.terms.policy.unwrap_or_default() == Policy::Strict;
+    args.root.is_some() || (level == Isolation::Vm && is_strict)
+}
+
+/// Runs the program in a machine that has a whole GPU.
+fn in_machine(level: Isolation, args: &Args, context: &Context) -> Result<u8, Fault> {
+    if level != Isolation::Vm {
+        return Err(Fault::new(Code::Usage, "--root is for `--isolation vm` alone")
+            .hint("`divvy container` gives slices to containers, which have files of their own"));
+    }
+    let (compute, sharing) = (&args.terms.compute, &args.sharing);
+    let without_effect = [
+        ("--memory", args.memory.is_some()),
+        ("--compute", compute.compute.is_some()),
+        ("--cap", compute.cap.is_some()),
+        ("--class", compute.class.is_some()),
+        ("--weight", compute.weight.is_some()),
+        ("--share", sharing.share.is_some()),
+        ("--replicas", sharing.replicas.is_some()),
+        ("--time-slice", sharing.time_slice.is_some()),
+        ("--oversubscribe", args.terms.oversubscribe.is_some()),
+        ("--on-oom", args.terms.on_oom.is_some()),
+        ("--driver", args.driver.is_some()),
+        ("--ttl", args.ttl.is_some()),
+    ];
+    if let Some((flag, _)) = without_effect.iter().find(|(_, is_given)| *is_given) {
+        return Err(Fault::new(
+            Code::Usage,
+            format!("{flag} has no effect on a virtual machine, which has a whole GPU"),
+        )
+        .hint("leave it out, or choose another level: `divvy explain isolation` compares them"));
+    }
+    let selectors = flags::devices_or_setting(&args.terms.device, &context.config)?;
+    let gpu = match selectors.as_slice() {
+        [] => None,
+        [Selector::Pci(address)] => Some(address.clone()),
+        [one] => {
+            let devices = context.survey(None)?.devices;
+            let device = one.choose(&devices).map_err(|error| {
+                Fault::new(Code::UnknownDevice, error.to_string()).hint("`divvy devices` lists them")
+            })?;
+            Some(device.pci_address.clone())
+        }
+        _ => {
+            return Err(
+                Fault::new(Code::Usage, "`--isolation vm` runs a program with one GPU")
+                    .hint("`divvy vm run` takes several"),
+            );
+        }
+    };
+    let program = super::vm::Program {
+        root: args.root.as_deref(),
+        gpu,
+        command: &args.command,
+        dry_run: args.dry_run,
+    };
+    super::vm::program(&program, context)
 }
 
 /// The place of the device that is asked for, where that is another host.
@@ -303,9 +372,6 @@ fn request(args: &Args, config: &Config) -> Result<SliceRequest, Fault> {
     let isolation = or_setting(args.terms.isolation, config, "isolation")?;
     request.terms.isolation = isolation.unwrap_or_default();
     request.isolation_unasked = isolation.is_none();
-    if isolation == Some(Isolation::Vm) && request.terms.policy == Policy::Strict {
-        return Err(super::vm::why_not());
-    }
     if args.whole {
         request.terms.whole = true;
         request.terms.compute = ComputeTerms::default();

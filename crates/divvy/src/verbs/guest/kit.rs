@@ -61,17 +61,21 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
 
 /// A file beside this program, or where packages put it.
 fn part(name: &str) -> Result<Vec<u8>, Fault> {
+    fs::read(place(name)?).map_err(|error| missing(name).because(&error))
+}
+
+fn missing(name: &str) -> Fault {
+    Fault::new(
+        Code::DropIn,
+        format!("{name} is not where this installation has its libraries"),
+    )
+    .hint("install all of Divvy's archive: what machines need is packed from its parts")
+}
+
+/// Where such a file is.
+pub(super) fn place(name: &str) -> Result<PathBuf, Fault> {
     let own = std::env::current_exe().unwrap_or_default();
     let beside = own.parent().unwrap_or(Path::new("/"));
-    let places = [beside.join(name), beside.join("../lib/divvy").join(name)];
-    let found = places.iter().find(|path| path.is_file());
-    let read = found.map_or_else(|| Err(std::io::ErrorKind::NotFound.into()), fs::read);
-    read.map_err(|error| {
-        Fault::new(
-            Code::DropIn,
-            format!("{name} is not where this installation has its libraries"),
-        )
-        .because(&error)
-        .hint("install all of Divvy's archive: a kit is packed from its parts")
-    })
+    let mut places = [beside.join(name), beside.join("../lib/divvy").join(name)].into_iter();
+    places.find(|path| path.is_file()).ok_or_else(|| missing(name))
 }

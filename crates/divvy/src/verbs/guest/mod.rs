@@ -39,6 +39,14 @@ impl Args {
     }
 }
 
+/// The program of ours that runs in machines.
+///
+/// # Errors
+/// [`divvy_model::Code::DropIn`] where this installation lacks it.
+pub fn broker() -> Result<std::path::PathBuf, Fault> {
+    kit::place("divvy-guest")
+}
+
 /// Does it; the exit status.
 ///
 /// # Errors

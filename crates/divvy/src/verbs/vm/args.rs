@@ -71,7 +71,7 @@ enum Program {
     Vmx,
 }
 
-fn pages(text: &str) -> Result<Pages, Fault> {
+pub(super) fn pages(text: &str) -> Result<Pages, Fault> {
     match text.to_ascii_lowercase().as_str() {
         "1gib" | "1g" => Ok(Pages::Huge),
         "2mib" | "2m" => Ok(Pages::Large),

@@ -134,7 +134,7 @@ pub fn restore(_context: &Context) -> Result<u8, Fault> {
 }
 
 /// Refuses a group in which the agent has slices, though nothing may run in them just now.
-fn no_slices(context: &Context, group: &Group) -> Result<(), Fault> {
+pub(super) fn no_slices(context: &Context, group: &Group) -> Result<(), Fault> {
     let Some(agent) = context.agent_if_any() else {
         return Ok(());
     };

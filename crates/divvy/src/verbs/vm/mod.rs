@@ -5,8 +5,10 @@ mod bind;
 mod doctor;
 mod openstack;
 mod prepare;
+mod run;
 mod status;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -23,6 +25,7 @@ use crate::context::Context;
   divvy vm bind 0000:65:00.0 --dry-run
   divvy vm bind 0000:65:00.0
   divvy vm args 0000:65:00.0 --vcpus 6 --memory 32GiB
+  divvy vm run 0000:65:00.0 --root /srv/debian -- nvidia-smi
   divvy vm status
   divvy vm unbind 0000:65:00.0")]
 pub struct Args {
@@ -44,10 +47,19 @@ enum Verb {
     Status(status::Args),
     /// Print a machine with these GPUs for QEMU, libvirt, Cloud Hypervisor, KubeVirt or VMware
     Args(args::Args),
+    /// Start a small machine with these GPUs, its console in this terminal: a disk, or one program in a folder's system
+    Run(run::Args),
     /// Write Nova's files and OpenStack's commands for these GPUs, and check files there are
     Openstack(openstack::Args),
     /// Put right what a crash left half done, and bind again what was bound before a restart of the machine
     Restore,
+}
+
+impl Args {
+    /// Whether the exit status is that of the machine's program.
+    pub fn is_run(&self) -> bool {
+        matches!(self.verb, Verb::Run(_))
+    }
 }
 
 /// Does it.
@@ -59,38 +71,58 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         Verb::Unbind(args) => bind::unbind(args, context),
         Verb::Status(args) => status::run(args, context),
         Verb::Args(args) => args::run(args, context),
+        Verb::Run(args) => run::run(args, context),
         Verb::Openstack(args) => openstack::run(args, context),
         Verb::Restore => bind::restore(context),
     }
 }
 
-/// Why `divvy run --isolation vm` runs nothing on this host, in one sentence.
-pub fn why_not() -> Fault {
+/// What `divvy run --isolation vm` is asked for.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// The folder with the files of the program's system.
+    pub root: Option<&'a Path>,
+    /// The GPU; None for the first that can go to a machine.
+    pub gpu: Option<String>,
+    /// The program and its arguments.
+    pub command: &'a [OsString],
+    /// Print the machine's command line, and start nothing.
+    pub dry_run: bool,
+}
+
+/// Runs a program in a machine with a GPU, or says in one sentence why this host cannot.
+///
+/// # Errors
+/// [`Code::NotEnforceable`] where no GPU of this host can go to a machine; as `divvy vm run` else.
+pub fn program(asked: &Program, context: &Context) -> Result<u8, Fault> {
     let is_root = rustix::process::geteuid().is_root();
-    let report = divvy_vm::doctor::examine(&Sysroot::of_process(), None, is_root);
-    let able = report.reach.iter().find(|reach| reach.vm);
-    if let Some(able) = able {
-        let gpu = &able.gpu;
-        return Fault::new(
+    let report = divvy_vm::doctor::examine(&Sysroot::of_process(), asked.gpu.as_deref(), is_root);
+    let Some(able) = report.reach.iter().find(|reach| reach.vm) else {
+        let mut failed = report
+            .checks
+            .iter()
+            .filter(|examined| examined.verdict == Verdict::Fail);
+        let why = failed
+            .next()
+            .map_or("it has no GPU", |examined| examined.detail.as_str());
+        return Err(Fault::new(
             Code::NotEnforceable,
-            format!("`divvy run` starts no virtual machines itself, though {gpu} could go to one"),
+            format!("this host cannot give a device to a virtual machine: {why}"),
+        )
+        .hint("`divvy vm doctor` says what fixes it; `--isolation enforced` keeps the device from the program without a machine"));
+    };
+    let Some(root) = asked.root else {
+        let gpu = &able.gpu;
+        return Err(Fault::new(
+            Code::NotEnforceable,
+            format!("a machine with {gpu} needs a system of its own for the program"),
         )
         .hint(format!(
-            "`divvy vm bind {gpu}`, then start a machine with what `divvy vm args {gpu}` prints, and the program in it"
-        ));
-    }
-    let mut failed = report
-        .checks
-        .iter()
-        .filter(|examined| examined.verdict == Verdict::Fail);
-    let why = failed
-        .next()
-        .map_or("it has no GPU", |examined| examined.detail.as_str());
-    Fault::new(
-        Code::NotEnforceable,
-        format!("this host cannot give a device to a virtual machine: {why}"),
-    )
-    .hint("`divvy vm doctor` says what fixes it; `--isolation enforced` keeps the device from the program without a machine")
+            "name the folder of its files with --root; `divvy vm args {gpu}` prints a machine to start by hand"
+        )));
+    };
+    let args = run::Args::of_program(&able.gpu, root, asked.command, asked.dry_run);
+    run::run(&args, context)
 }
 
 /// An address as people write it.

@@ -1,0 +1,24 @@
+//! A small machine that is started here: from a kernel and a folder of files, which it gets as its first file system, or
+//! from a disk.
+//!
+//! - [`archive`]: that file system as the kernel unpacks it; [`tree`] reads a folder into it.
+//! - [`modules`]: the kernel's modules that it needs, with what each needs.
+//! - [`words`]: QEMU's command line.
+//!
+//! Its first process is `divvy-guest`, which finds what it is to run in [`REQUEST`] and answers on the second serial port.
+//! docs/adr/0071 says why it is so.
+
+pub mod archive;
+pub mod modules;
+pub mod tree;
+pub mod words;
+
+/// Where the first process finds what it is to run: words that end with a zero byte each, `KEY=VALUE`.
+///
+/// `arg` is a word of the command line, `env` a variable `NAME=VALUE`, `dir` the working folder, and `terminal` says
+/// whether a person sits at the console.
+pub const REQUEST: &str = "divvy/request";
+/// The folder with the modules, by their order of loading.
+pub const MODULES: &str = "divvy/modules";
+/// Where the folder of files is in the machine's first file system.
+pub const ROOT: &str = "root";
