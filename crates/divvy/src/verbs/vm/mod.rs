@@ -94,7 +94,7 @@ pub struct Program<'a> {
 ///
 /// # Errors
 /// [`Code::NotEnforceable`] where no GPU of this host can go to a machine; as `divvy vm run` else.
-pub fn program(asked: &Program, context: &Context) -> Result<u8, Fault> {
+pub fn program(asked: &Program<'_>, context: &Context) -> Result<u8, Fault> {
     let is_root = rustix::process::geteuid().is_root();
     let report = divvy_vm::doctor::examine(&Sysroot::of_process(), asked.gpu.as_deref(), is_root);
     let Some(able) = report.reach.iter().find(|reach| reach.vm) else {
