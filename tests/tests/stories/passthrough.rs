@@ -119,7 +119,7 @@ fn a_gpu_goes_to_a_machine_and_comes_back() {
     // A machine that is started here, by a stand-in for QEMU: the group goes before it and comes back after it.
     has("run", &["the machine has its group", "ended 0", FIRST]);
     assert!(!part(&said, "run").contains(".json"), "{}", part(&said, "run"));
-    // Killed, it leaves a record that says for whom the group was away.
+    // Killed, it leaves a record that names its process.
     has(
         "killed",
         &[
