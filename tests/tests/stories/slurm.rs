@@ -822,7 +822,12 @@ fn a_jobs_user_cannot_enlarge_steal_or_outlive_the_slice() {
         "{}",
         stderr(&output)
     );
-    assert!(output.stdout.is_empty());
+    // The reason, and no variable.
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        said.starts_with("print divvy D0098") && said.lines().count() == 1,
+        "{said}"
+    );
     // The variables of a job's own choosing reach neither prolog nor epilog.
     let mut command = site.srun(&users.mallory, &["--gres=shard:1"], "true");
     command
