@@ -42,7 +42,7 @@ pub const READ: [Variable; 7] = [
 ];
 
 /// Variables that Divvy sets for the programs it runs.
-pub const SET: [Variable; 10] = [
+pub const SET: [Variable; 11] = [
     Variable {
         name: "DIVVY_SLICE",
         about: "Where the slice's page server gives out its pages",
@@ -66,6 +66,10 @@ pub const SET: [Variable; 10] = [
     Variable {
         name: "DIVVY_CHECK",
         about: "A folder: the emulated driver checks the program, and writes there what it finds",
+    },
+    Variable {
+        name: "DIVVY_PROFILE",
+        about: "A folder: the emulated driver counts what the program's kernels do, and writes it there",
     },
     Variable {
         name: "LD_PRELOAD",

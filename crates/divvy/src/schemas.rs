@@ -32,6 +32,7 @@ schemas! {
     IsolationList
     K8sPlan
     Killed
+    KernelProfile
     KitReport
     MigChanges
     MigDeviceList

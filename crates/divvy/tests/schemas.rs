@@ -103,6 +103,7 @@ fn every_document_is_as_its_schema_says() {
         &["run", "--dry-run", "--memory", "1GiB", "--", "true"],
         &["run", "--observe", "--dry-run", "--", "true"],
         &["emulate", "check", "--", "true"],
+        &["emulate", "profile", "--", "true"],
         &[
             "k8s",
             "plan",

@@ -17,7 +17,7 @@ use crate::pool::MemoryPool;
 use crate::stream::Stream;
 use crate::texture::Objects;
 use crate::visible::{Present, visible};
-use crate::{Result, check, fork, memop, pool};
+use crate::{Result, check, fork, memop, pool, profile};
 use divvy_abi::*;
 use divvy_device::inventory::{self, DeviceFacts};
 use divvy_device::memory::heap::Charged;
@@ -105,6 +105,7 @@ pub fn initialise() -> Result {
         return Ok(());
     }
     check::begin();
+    profile::begin();
     divvy_abi::on_unsupported(|symbol| {
         log::once(
             symbol.name(),

@@ -12,6 +12,7 @@ use crate::memory::virtual_range::Accessor;
 use crate::module::Function;
 use crate::occupancy;
 use crate::pool::{self, MemoryPool};
+use crate::profile::{self, Counted};
 use crate::stream::Queue;
 use crate::texture::{self, Object, Objects};
 use divvy_abi::*;
@@ -113,10 +114,10 @@ pub struct Visible {
 impl Launcher {
     /// Runs kernels on as many threads as the process may use processors.
     pub fn new(visible: Visible) -> Launcher {
-        // A checked kernel's blocks run one after the other, so that what is found is the same in each run.
-        let workers = match check::on() {
-            Some(_) => 1,
-            None => std::thread::available_parallelism().map_or(1, usize::from),
+        // Blocks of a kernel that is looked at run one after the other, so that what is found is the same in each run.
+        let workers = match check::on().is_some() || profile::on().is_some() {
+            true => 1,
+            false => std::thread::available_parallelism().map_or(1, usize::from),
         };
         Launcher {
             engine: Engine::new(workers),
@@ -198,20 +199,24 @@ pub fn run(
         compile: context.device.facts.compile,
     };
     let program = &function.instance.program;
-    let ended = match check::on() {
-        Some(checker) => {
-            let watch = Launched::new(
-                checker,
-                program.module(),
-                launch.kernel,
-                launch.grid,
-                launch.block,
-            );
-            let ended = launcher.engine.run_watched(program, &launch, &watch);
-            watch.ended(ended.as_ref().err());
-            ended
-        }
-        None => launcher.engine.run(program, &launch),
+    let ended = if let Some(checker) = check::on() {
+        let watch = Launched::new(
+            checker,
+            program.module(),
+            launch.kernel,
+            launch.grid,
+            launch.block,
+        );
+        let ended = launcher.engine.run_watched(program, &launch, &watch);
+        watch.ended(ended.as_ref().err());
+        ended
+    } else if let Some(profiler) = profile::on() {
+        let watch = Counted::new(profiler, program.module(), launch.kernel, launch.grid);
+        let ended = launcher.engine.run_watched(program, &launch, &watch);
+        watch.ended();
+        ended
+    } else {
+        launcher.engine.run(program, &launch)
     };
     match ended {
         Ok(stats) => kernel_time::length_ns(profile, function.kernel(), shape, &stats, dilation, workers),

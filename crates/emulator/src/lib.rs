@@ -31,6 +31,7 @@ mod order;
 mod params;
 mod pool;
 mod print;
+mod profile;
 mod stream;
 mod texture;
 mod visible;

@@ -179,6 +179,8 @@ pub(crate) struct Watched {
     pub files: HashMap<u32, String>,
     /// The module's text.
     pub text: Vec<u8>,
+    /// Every instruction is told of, and not only those that touch memory or meet others.
+    pub everything: bool,
 }
 
 /// An instruction that [`crate::engine::watch::watched`] may stand in front of.
@@ -186,6 +188,8 @@ pub(crate) struct Watched {
 pub(crate) struct WatchedInst {
     /// What the instruction does.
     pub exec: Exec,
+    /// With its guard, and with what is told of it.
+    pub outer: Exec,
     pub seen: Seen,
     /// The file's number and the line in it, or zeros.
     pub source: (u32, u32),

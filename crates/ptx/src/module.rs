@@ -137,6 +137,18 @@ impl Module {
     /// # Errors
     /// As [`Module::parse`].
     pub fn parse_watched(text: &[u8]) -> Result<Module, ParseError> {
+        Module::parse_with(text, false)
+    }
+
+    /// As [`Module::parse_watched`]; each instruction is told of, by `Watch::issue`.
+    ///
+    /// # Errors
+    /// As [`Module::parse`].
+    pub fn parse_counted(text: &[u8]) -> Result<Module, ParseError> {
+        Module::parse_with(text, true)
+    }
+
+    fn parse_with(text: &[u8], everything: bool) -> Result<Module, ParseError> {
         let parsed = parse(text)?;
         let name = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let mut builder = Builder::default();
@@ -148,6 +160,7 @@ impl Module {
                 .map(|(number, of)| (*number, name(of)))
                 .collect(),
             text: text.to_vec(),
+            everything,
         });
         builder.build(&parsed, VectorSet::detect())
     }

@@ -52,6 +52,7 @@ pages! {
     openstack "docs/openstack.md"
     passthrough "docs/passthrough.md"
     plain_machines "docs/plain-machines.md"
+    profile "docs/profile.md"
     ray "docs/ray.md"
     remote "docs/remote.md"
     remote_coverage "docs/remote-coverage.md"

@@ -111,3 +111,75 @@ fn a_forgotten_barrier_of_a_numba_kernel_is_named_by_its_line() {
     let output = finish(host.divvy(["emulate", "check", "--"]).arg(&python).arg(&program));
     assert!(succeeded(&output).contains("nothing wrong was found"));
 }
+
+#[test]
+fn a_profile_names_the_line_that_reads_across_memory() {
+    let Some(python) = python() else { return };
+    let host = Host::new();
+    let program = host.folder().join("program.py");
+    fs::write(&program, ACROSS).expect("written");
+    let picture = host.folder().join("flame.svg");
+    let mut command = host.divvy(["emulate", "profile", "-o", "json", "--flame"]);
+    let output = finish(command.arg(&picture).arg("--").arg(&python).arg(&program));
+    let profile: Value = serde_json::from_str(&succeeded(&output)).expect("a document");
+    let kernel = &profile["kernels"][0];
+    assert_eq!(
+        (&kernel["launches"], &kernel["blocks"]),
+        (&2.into(), &8.into()),
+        "{profile:#}"
+    );
+    // A warp's 32 words lie in 4 sectors where they are written, and in 32 where they are read.
+    let lines = kernel["lines"].as_array().expect("lines");
+    let of = |line: &str, starts: &str| {
+        let found = lines.iter().find(|found| {
+            found["source"]
+                .as_str()
+                .is_some_and(|source| source.ends_with(line))
+                && found["instruction"]
+                    .as_str()
+                    .is_some_and(|text| text.contains(starts))
+        });
+        found.unwrap_or_else(|| panic!("{line} {starts}: {profile:#}"))["counts"].clone()
+    };
+    let (read, written) = (of("program.py:7", "ld.global"), of("program.py:7", "st.global"));
+    assert_eq!(
+        (&read["requests"], &read["sectors"], &read["ideal_sectors"]),
+        (&8.into(), &256.into(), &32.into())
+    );
+    assert_eq!(
+        (&written["requests"], &written["sectors"]),
+        (&8.into(), &32.into())
+    );
+    let picture = fs::read_to_string(&picture).expect("a picture");
+    assert!(
+        picture.starts_with("<svg") && picture.contains("program.py:7"),
+        "{picture}"
+    );
+
+    let output = finish(
+        host.divvy(["emulate", "profile", "--"])
+            .arg(&python)
+            .arg(&program),
+    );
+    let text = succeeded(&output);
+    assert!(
+        text.contains("2 launches, 8 blocks") && text.contains("SECTORS"),
+        "{text}"
+    );
+}
+
+/// A column of a matrix becomes a row.
+const ACROSS: &str = "import numpy as np
+from numba import cuda
+
+@cuda.jit(lineinfo=True)
+def across(values, row):
+    at = cuda.grid(1)
+    row[at] = values[8 * at]
+
+values = cuda.to_device(np.ones(1024, np.float32))
+row = cuda.device_array(128, np.float32)
+for _ in range(2):
+    across[4, 32](values, row)
+cuda.synchronize()
+";

@@ -92,6 +92,10 @@ const KINDS: &[(&str, Body)] = &[
         List("crates/divvy/src/verbs/explain/isolation.rs", "Entry"),
     ),
     ("K8sPlan", Of("crates/placement/src/plan.rs", "Plan")),
+    (
+        "KernelProfile",
+        Of("crates/divvy/src/verbs/emulate/profile.rs", "KernelProfile"),
+    ),
     ("KitReport", Line("crates/kit/src/report.rs", "Report")),
     ("Killed", Of(API, "Killed")),
     (

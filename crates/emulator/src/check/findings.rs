@@ -241,7 +241,7 @@ fn of_site(site: &Site) -> String {
 }
 
 /// A string of JSON.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         match letter {

@@ -17,6 +17,7 @@ mod memory;
 mod race;
 
 use crate::memory::allocation::{Allocation, Kind as Made};
+pub use findings::quoted;
 use findings::{Finding, Findings, Kind, Owner};
 pub use launch::Launched;
 use memory::{Memory, Outside, made_by};

@@ -4,7 +4,7 @@ pub mod fatbin;
 mod readable;
 pub mod source;
 
-use crate::check;
+use crate::{check, profile};
 use divvy_abi::*;
 use divvy_ptx::{Module, ParseError};
 use fatbin::{FatbinError, Kind, MAX_TOGETHER, Packed};
@@ -154,9 +154,12 @@ impl Image {
         let text = self.unpack(best)?;
         best.module
             .get_or_init(|| {
-                let parsed = match check::on() {
-                    Some(_) => Module::parse_watched(text),
-                    None => Module::parse(text),
+                let parsed = if check::on().is_some() {
+                    Module::parse_watched(text)
+                } else if profile::on().is_some() {
+                    Module::parse_counted(text)
+                } else {
+                    Module::parse(text)
                 };
                 parsed.map(Arc::new)
             })

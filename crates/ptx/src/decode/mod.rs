@@ -518,6 +518,7 @@ impl<'a> Decoder<'_, 'a> {
                 Some(watched) => {
                     watched.insts.push(WatchedInst {
                         exec: draft.exec,
+                        outer: draft.exec,
                         seen: draft.seen,
                         source: sources.get(n).copied().unwrap_or_default(),
                     });
@@ -563,6 +564,12 @@ impl<'a> Decoder<'_, 'a> {
             }
             if guard != NONE && !draft.own_guard {
                 inst.exec = ops::guarded;
+            }
+            if let Some(watched) = self.code.watched.as_mut().filter(|watched| watched.everything)
+                && let Some(last) = watched.insts.last_mut()
+            {
+                last.outer = inst.exec;
+                inst.exec = watch::counted;
             }
             self.code.insts.push(inst);
         }

@@ -9,6 +9,7 @@ use super::ctx::{Bits, Ctx};
 use super::matrix::gathered;
 use super::matrix_memory::{count, unit};
 use super::memory::{COUNT_SHIFT, FRAME, GENERIC, LOCAL, NARROW, PARAM, SHARED, SPACE, lane_address};
+use crate::code::WatchedInst;
 use crate::error::Access;
 use crate::inst::{Exec, Flow, Inst};
 
@@ -144,6 +145,9 @@ pub struct Touch<'a> {
 
 /// What is told of a launch while it runs. Calls come from the engine's threads.
 pub trait Watch: Sync {
+    /// A warp has executed an instruction, in a module of [`crate::Module::parse_counted`]. The lanes are those that
+    /// came to it, whether or not a guard held for them.
+    fn issue(&self, _at: &WarpAt) {}
     /// A warp is about to touch memory. The engine refuses afterwards what is not there.
     fn touch(&self, at: &WarpAt, touch: &Touch<'_>);
     /// Lanes have executed a fence; `device`: for all blocks, not for their own alone.
@@ -168,14 +172,12 @@ pub(crate) fn in_front_of(exec: Exec, seen: Seen) -> Exec {
     }
 }
 
-fn watched(c: &mut Ctx, i: &Inst) -> Flow {
+/// What is known of an instruction beside it, and where the warp is. None in a module that is not for watching.
+fn known(c: &Ctx, i: &Inst) -> Option<(WatchedInst, WarpAt)> {
     let launch = c.launch();
     let code = launch.code();
     let at = (std::ptr::from_ref(i) as usize).wrapping_sub(code.insts.as_ptr() as usize) / size_of::<Inst>();
-    let Some(inst) = code.watched.as_ref().and_then(|watched| watched.insts.get(at)) else {
-        return super::control::unsupported(c, i);
-    };
-    let (inst, watch) = (*inst, launch.watch);
+    let inst = *code.watched.as_ref()?.insts.get(at)?;
     let [x, y, _] = launch.grid.map(u64::from);
     let [bx, by, bz] = c.ctaid.map(u64::from);
     let warp = WarpAt {
@@ -185,6 +187,29 @@ fn watched(c: &mut Ctx, i: &Inst) -> Flow {
         instruction: at as u32,
         slot: c.shared as u64,
     };
+    Some((inst, warp))
+}
+
+/// Counts the instruction once it is done.
+pub(crate) fn counted(c: &mut Ctx, i: &Inst) -> Flow {
+    let Some((inst, warp)) = known(c, i) else {
+        return super::control::unsupported(c, i);
+    };
+    let watch = c.launch().watch;
+    // SAFETY: as in `watched`.
+    let flow = unsafe { (inst.outer)(c, i) };
+    // One that waits for other lanes is executed again.
+    if let Some(watch) = watch.filter(|_| flow != Flow::Gather) {
+        watch.issue(&warp);
+    }
+    flow
+}
+
+fn watched(c: &mut Ctx, i: &Inst) -> Flow {
+    let Some((inst, warp)) = known(c, i) else {
+        return super::control::unsupported(c, i);
+    };
+    let watch = c.launch().watch;
     if let Some(watch) = watch {
         before(c, i, inst.seen, &warp, watch);
     }

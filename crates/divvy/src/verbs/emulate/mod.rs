@@ -1,6 +1,8 @@
 //! `divvy emulate`: tools to develop CUDA programs with, on an emulated device and without a GPU.
 
 mod check;
+mod flame;
+mod profile;
 mod report;
 
 use std::ffi::OsString;
@@ -20,7 +22,8 @@ use crate::context::{Context, enter_command};
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy emulate check -- ./saxpy
-  divvy emulate check --leaks -- python program.py")]
+  divvy emulate check --leaks -- python program.py
+  divvy emulate profile --flame flame.svg -- ./saxpy")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -32,12 +35,15 @@ pub struct Args {
 enum Verb {
     /// Run a program on an emulated device, and look for races and wrong memory accesses in its kernels
     Check(check::Args),
+    /// Run a program on an emulated device, and count what each line of its kernels does
+    Profile(profile::Args),
 }
 
 /// Does it; the exit status.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
         Verb::Check(args) => check::run(args, context),
+        Verb::Profile(args) => profile::run(args, context),
     }
 }
 
