@@ -49,6 +49,7 @@ pages! {
     kubernetes "docs/kubernetes.md"
     nvcc "docs/nvcc.md"
     nvml_coverage "docs/nvml-coverage.md"
+    opencl "docs/opencl.md"
     openstack "docs/openstack.md"
     passthrough "docs/passthrough.md"
     plain_machines "docs/plain-machines.md"
