@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 /// The command and all that it puts in front of programs.
-pub const PRODUCT: [&str; 5] = [
+pub const PRODUCT: [&str; 6] = [
     "divvy",
     "limit-cuda",
     "limit-nvml",
