@@ -3,7 +3,7 @@
 use divvy_arbiter::{Cap, Event, Nanos, Standing, TenantId, View};
 
 use super::Leasing;
-use super::state::State;
+use super::state::{DOUBT, State};
 
 /// A slice's leases of one device, so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,11 @@ impl State {
             let terms = &leaseholder.held_to;
             for account in &leaseholder.accounts {
                 let view = self.arbiter.view(TenantId(*number), account.device);
+                // What an earlier agent leased may be in flight, as for an expired lease of this one's.
+                let doubt = match leaseholder.in_doubt_until {
+                    0 => 0,
+                    until => now.saturating_sub(until.saturating_sub(DOUBT)),
+                };
                 let promised = terms.share().map_or(0, |share| u32::from(share.parts()));
                 all.push(Charge {
                     slice_id: leaseholder.member.id.clone(),
@@ -63,7 +68,9 @@ impl State {
                         .cloned()
                         .unwrap_or_default(),
                     charged: view.map_or(0, |view| u64::try_from(entitled(&view)).unwrap_or(u64::MAX)),
-                    outlasted: view.map_or(0, |view| u64::try_from(view.outlasted).unwrap_or(u64::MAX)),
+                    outlasted: view
+                        .map_or(0, |view| u64::try_from(view.outlasted).unwrap_or(u64::MAX))
+                        .saturating_add(doubt),
                     share: promised.max(account.effective),
                     counts: matches!(terms.cap, Cap::Hard) || wanted_by_others(account.device),
                     is_open: leaseholder.lone || view.is_none(),

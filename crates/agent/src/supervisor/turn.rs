@@ -130,6 +130,17 @@ impl Turn<'_> {
     /// Compares its time with its charge and its share. Returns whether it is suspected, or in debt.
     /// `dead` is what is billed to it for processes that have ended, in nanoseconds.
     pub fn time(&mut self, seen: &OfSlice, dead: u64, charge: Option<&Charge>) -> bool {
+        // What outlives its slice has no share of the device, and no lease.
+        let nothing = Charge {
+            slice_id: self.record.id.clone(),
+            device_uuid: self.device.uuid.clone(),
+            charged: 0,
+            outlasted: 0,
+            share: 0,
+            counts: true,
+            is_open: false,
+        };
+        let charge = charge.or(self.has_ended.then_some(&nothing));
         let Some(charge) = charge else {
             // It is shared in another way than by leases, or not leased out yet.
             self.account.is_frozen[1] = false;

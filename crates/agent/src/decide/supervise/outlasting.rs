@@ -41,6 +41,8 @@ pub(super) struct Now {
     pub is_sampled: bool,
     /// How late the driver's figures are.
     pub late: u64,
+    /// A process that was stopped ran again, and not by the agent's word.
+    pub ran: bool,
 }
 
 /// How the test of a slice's word stands.
@@ -96,7 +98,13 @@ impl Outlasting {
         if self.stood_still {
             return 0;
         }
-        let excused = now.most_by_one.min(now.outlasted);
+        // Before the first test all of it: it is no more than the time for which the slice pays.
+        let by_them = if self.tested_at == 0 {
+            now.used
+        } else {
+            now.most_by_one
+        };
+        let excused = by_them.min(now.outlasted);
         if now.counts {
             self.excused = self.excused.saturating_add(excused).saturating_sub(now.share);
         }
@@ -115,6 +123,12 @@ impl Outlasting {
             self.still = 0;
             return Test::Goes;
         };
+        if now.ran {
+            // It shows nothing of launches in flight.
+            self.stood_still = self.is_now;
+            self.since = None;
+            return Test::Over;
+        }
         let (still, longest) = match now.is_sampled {
             true => (STILL_OF_RATES, TEST_OF_RATES),
             false => (STILL, TEST),

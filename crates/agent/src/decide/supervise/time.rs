@@ -204,6 +204,7 @@ impl Time {
             counts: look.counts,
             is_sampled: self.is_sampled,
             late: self.delay.max(self.late),
+            ran: look.ran,
         };
         let charged = since.charged.saturating_add(self.outlasting.excuse(&now));
         if look.at < self.in_flight_until {

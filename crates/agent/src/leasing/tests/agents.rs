@@ -1,5 +1,7 @@
 //! Agents that die under load, and their successors.
 
+use crate::decide::supervise::ProcessId;
+use crate::decide::supervise::time::{Look, Step, Time, Used};
 use divvy_arbiter::{MILLISECOND, SECOND, Terms};
 use divvy_ledger::Gate;
 
@@ -111,5 +113,49 @@ fn no_slice_is_charged_for_the_time_in_which_the_agent_was_stopped() {
                 "{parts:?} after {stopped} ns"
             );
         }
+    }
+}
+
+/// Nothing of an earlier agent's leases is in this one's charges, and a launch under one of them may last.
+#[test]
+fn a_launch_that_outlives_its_agent_is_not_taken_for_use_past_the_gate() {
+    const LONG: &str = "00000001";
+    let mut world = World::new();
+    world.add(Terms::hard(share(30)), Load::Endless);
+    world.add(Terms::hard(share(70)), Load::Greedy(KERNEL));
+    world.run(3 * SECOND);
+    world.restart_agent();
+    let began = world.now;
+    let mut time = Time::of_adopted(began);
+    for _ in 0..60 {
+        world.run(100 * MILLISECOND);
+        let now = world.now;
+        let charges = world.state.charges(now);
+        let charge = charges
+            .iter()
+            .find(|charge| charge.slice_id == LONG)
+            .expect("it leases");
+        let id = ProcessId {
+            pid: 1,
+            start_ticks: 1,
+        };
+        let used = [(id, Used::Total((now - began) / 2 + 7 * SECOND))];
+        let step = time.look(&Look {
+            at: now,
+            used: &used,
+            dead: 0,
+            charged: charge.charged,
+            outlasted: charge.outlasted,
+            ran: false,
+            share: charge.share,
+            counts: charge.counts,
+            is_open: charge.is_open,
+        });
+        assert_eq!(
+            step,
+            Step::Nothing,
+            "{} ms: {charge:?}",
+            (now - began) / MILLISECOND
+        );
     }
 }

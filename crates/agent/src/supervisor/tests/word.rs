@@ -109,3 +109,55 @@ fn one_that_another_process_continues_is_ended_whatever_it_says_of_its_launches(
     assert!(!lives(program.pid), "{:?}", whole.events());
     assert!(whole.has(EventKind::OveruseEnded), "{:?}", whole.events());
 }
+
+#[test]
+fn a_helper_that_undoes_stops_shows_no_launch_in_flight() {
+    let whole = Whole::start();
+    let mut shell = Shell::start();
+    let mut program = Program::start(&whole, &mut shell);
+    let records = [supervised(SLICE, &shell)];
+    program.play(&records, 600, false, true);
+    assert!(!lives(program.pid), "{:?}", whole.events());
+    assert!(whole.has(EventKind::OveruseEnded), "{:?}", whole.events());
+}
+
+/// Plays a process that holds little, for so many looks, and whose slice ends at look `ends`. Until then it is charged for its
+/// use, or for none of it. Returns the nanoseconds that it had of the device behind the end.
+fn outlives(looks: u64, ends: u64, is_charged: bool) -> u64 {
+    let whole = Whole::start();
+    let mut shell = Shell::start();
+    let pid = shell.spawn();
+    let records = [supervised(SLICE, &shell)];
+    let (mut used, mut after) = (0, 0);
+    for look in 0..looks {
+        let had = if is_stopped(pid) { 0 } else { PAUSE };
+        let has_ended = look >= ends;
+        used += had;
+        after += if has_ended { had } else { 0 };
+        let charged = match (has_ended, is_charged) {
+            (true, _) => Vec::new(),
+            (false, true) => vec![(SLICE.to_owned(), used)],
+            (false, false) => vec![(SLICE.to_owned(), 0)],
+        };
+        let says = Says {
+            memory: vec![(pid, 30 << 20)],
+            used: vec![(pid, Used::Total(used))],
+            charged,
+            since: PAUSE,
+            ..Says::nothing()
+        };
+        whole.look(if has_ended { &[] } else { &records }, says);
+        // The kernel does what it was told.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    after
+}
+
+#[test]
+fn a_process_that_outlives_its_slice_has_no_share_of_the_device() {
+    const SECOND: u64 = 1000 * MS;
+    let honest_before = outlives(600, 20, true);
+    assert!(honest_before <= 3 * SECOND, "{honest_before} ns of 58 s");
+    let frozen_before = outlives(600, 40, false);
+    assert!(frozen_before <= SECOND, "{frozen_before} ns of 56 s");
+}

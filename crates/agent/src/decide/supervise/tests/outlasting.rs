@@ -262,3 +262,43 @@ fn a_long_lease_and_use_past_the_gate_are_not_had_both() {
     let part = total * 100 / (10 * PERIOD);
     assert!(part <= 33, "{part} %");
 }
+
+#[test]
+fn one_process_whose_stops_another_undoes_is_ended() {
+    for is_sampled in [false, true] {
+        let restless = Slice {
+            is_restless: true,
+            is_sampled,
+            turns: &[50],
+            ..Slice::LIAR
+        };
+        let played = restless.play(600);
+        let ended = played.fails_at.expect("its stops are of no use");
+        assert!(ended < 40_000, "sampled: {is_sampled}, after {ended} ms");
+    }
+}
+
+/// The hardware gives each process its turns, and the slice pays for one lease.
+#[test]
+fn first_launches_of_several_processes_of_a_slice_are_honest() {
+    for (turns, length) in [
+        (&[50, 50][..], 1000),
+        (&[50, 50], 2000),
+        (&[33, 33], 1000),
+        (&[33, 33], 3000),
+        (&[25, 25, 25], 2000),
+    ] {
+        let several = Slice {
+            turns,
+            queued: u64::MAX,
+            until: length,
+            ..Slice::LIAR
+        };
+        let played = several.play(60);
+        assert_eq!(
+            (played.freezes, played.stopped, played.fails_at),
+            (0, 0, None),
+            "{turns:?} for {length} ms"
+        );
+    }
+}
