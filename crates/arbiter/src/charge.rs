@@ -18,6 +18,9 @@ impl Arbiter {
         // Until the tenant before has drained, its time is that tenant's alone. Nor is this one charged for what it
         // reports of that time: its kernels are in flight, and wait.
         let waits = device.draining.is_some() && device.holder == Some(i);
+        // Beside a long launch it has its turns of the device.
+        let drains = device.draining.and_then(|one| self.tenants[one].as_ref()?.lease);
+        let is_long = drains.is_some_and(|lease| now > lease.until.saturating_add(self.settings.expiry));
         if let Some(held) = &mut self.tenant_mut(i).leaseholders[h].held {
             let run = now.saturating_sub(held.charged_to);
             held.charged_to = now;
@@ -25,6 +28,9 @@ impl Arbiter {
             *paid = paid.saturating_add(run);
             if waits {
                 self.tenant_mut(i).leaseholders[h].waited += u128::from(run);
+                if is_long && self.tenant(i).terms.cap == crate::Cap::Hard {
+                    self.charge(i, h, run / 2);
+                }
             } else {
                 let is_stuck = self.tenant(i).place == Place::Stuck;
                 self.tenant_mut(i).leaseholders[h].note_held(is_stuck, run);
@@ -151,7 +157,8 @@ impl Arbiter {
             self.devices[d].waiting(gang).remove(&entry);
         }
         let tenant = self.tenant_mut(i);
-        let devices = tenant.leaseholders.len();
+        let held = tenant.leaseholders.iter().filter(|one| one.held.is_some());
+        let devices = held.count().max(1);
         let leaseholder = &mut tenant.leaseholders[h];
         leaseholder.charged += u128::from(run);
         leaseholder.time = leaseholder.time.later(run, pace);

@@ -184,7 +184,8 @@ impl Arbiter {
 
     /// Nothing of a lease is in flight on this device any more.
     pub(crate) fn release(&mut self, i: usize, h: usize) {
-        self.settle_leaseholder(i, h);
+        // What its other devices were charged until now was while it held all of them.
+        self.settle(i);
         let now = self.clock.now();
         let lease = self.tenant(i).lease;
         let d = self.device_of(i, h);
