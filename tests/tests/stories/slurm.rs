@@ -632,6 +632,12 @@ fn what_is_wrong_has_a_sentence_and_only_a_broken_node_is_drained() {
         &format!("{} < /dev/null", site.system.program("probe").display()),
     ));
     assert!(!none.status.success());
+    // Nor does what a step with devices hands on to the jobs that it submits count as one.
+    let mut from_a_step = site.command_as(alice, "sbatch");
+    from_a_step
+        .env("SLURM_STEP_GPUS", "0")
+        .args(["--wait", "--wrap=true"]);
+    succeeded(&finish(&mut from_a_step));
     is_sound();
     // What the job has to change: it is held, or ended, and told why.
     let whole = ["--gres=shard:1,divvy_compute:100"];

@@ -13,13 +13,9 @@ use super::job::{SLURM, of_slurmd};
 use super::node;
 use crate::output;
 
-/// What a job with devices has in its tasks' environments.
-const SIGNS: [&str; 4] = [
-    "SLURM_SHARDS_ON_NODE",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_STEP_GPUS",
-    "SLURM_JOB_GPUS",
-];
+/// What a job with devices has in its tasks' environments. Slurm takes these out of what a user hands on, and leaves
+/// `SLURM_STEP_GPUS` in: a job that is submitted from a step with devices has that one.
+const SIGNS: [&str; 3] = ["SLURM_SHARDS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"];
 
 /// Prints the variables.
 ///
