@@ -83,6 +83,7 @@ fn the_environment_is_the_users_own_but_for_the_drop_in() {
             "DIVVY_",
             "CUDA_VISIBLE_DEVICES=",
             "CUDA_DEVICE_ORDER=",
+            "OPENCL_LAYERS=",
         ]
         .iter()
         .any(|prefix| line.starts_with(prefix))
