@@ -5,7 +5,7 @@
 //! what OpenCL is to do as a pointer to a [`Call`], in an argument that the limiter hands on as it came.
 //!
 //! A context is an ordinal's primary one, which lives as long as the process. A stream is a command queue, an event is a
-//! [`marks::Event`].
+//! `marks::Event`.
 #![allow(non_snake_case, reason = "the driver's names")]
 
 use core::cell::Cell;

@@ -183,7 +183,7 @@ pub(crate) struct Watched {
     pub everything: bool,
 }
 
-/// An instruction that [`crate::engine::watch::watched`] may stand in front of.
+/// An instruction that `engine::watch::watched` may stand in front of.
 #[derive(Clone, Copy)]
 pub(crate) struct WatchedInst {
     /// What the instruction does.
