@@ -1,8 +1,8 @@
 //! What each tenant is charged: max(reported busy, unreleased lease time), in virtual time, tokens and budget alike.
 
-use crate::Nanos;
 use crate::arbiter::Arbiter;
 use crate::tenant::{Leaseholder, Place};
+use crate::{Cap, Nanos};
 
 impl Arbiter {
     /// Charges a tenant for its unreleased leases up to now.
@@ -18,7 +18,8 @@ impl Arbiter {
         // Until the tenant before has drained, its time is that tenant's alone. Nor is this one charged for what it
         // reports of that time: its kernels are in flight, and wait.
         let waits = device.draining.is_some() && device.holder == Some(i);
-        // Beside a long launch it has its turns of the device.
+        // Beside a launch that has long outlasted its lease the hardware gives it turns. A hard cap counts those, as half of the time:
+        // else the tenant has them beside its cap. A soft share's turns take from the launch alone, and its requests must not wait.
         let drains = device.draining.and_then(|one| self.tenants[one].as_ref()?.lease);
         let is_long = drains.is_some_and(|lease| now > lease.until.saturating_add(self.settings.expiry));
         if let Some(held) = &mut self.tenant_mut(i).leaseholders[h].held {
@@ -28,7 +29,7 @@ impl Arbiter {
             *paid = paid.saturating_add(run);
             if waits {
                 self.tenant_mut(i).leaseholders[h].waited += u128::from(run);
-                if is_long && self.tenant(i).terms.cap == crate::Cap::Hard {
+                if is_long && self.tenant(i).terms.cap == Cap::Hard {
                     self.charge(i, h, run / 2);
                 }
             } else {

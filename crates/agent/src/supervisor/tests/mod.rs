@@ -26,10 +26,10 @@ use crate::life::members::{Members, Roster};
 use crate::start::rundir::RunDir;
 use crate::system::procs::{Stat, start_ticks};
 
-/// A shell in the place of a `divvy run`: it starts programs, ends them and waits for them when told to.
 /// What stands for a GPU's node: no other process of these tests has it open.
 const NODE: &str = "/dev/full";
 
+/// A shell in the place of a `divvy run`: it starts programs, ends them and waits for them when told to.
 struct Shell {
     child: Child,
     input: ChildStdin,
