@@ -104,6 +104,18 @@ impl Asm {
         true
     }
 
+    /// How much there is of it, to go back to.
+    pub fn mark(&self) -> [usize; 3] {
+        [self.bytes.len(), self.labels.len(), self.fixups.len()]
+    }
+
+    /// Takes back what was written since the mark. No label of before may have been bound since.
+    pub fn rewind(&mut self, [bytes, labels, fixups]: [usize; 3]) {
+        self.bytes.truncate(bytes);
+        self.labels.truncate(labels);
+        self.fixups.truncate(fixups);
+    }
+
     fn byte(&mut self, byte: u8) {
         self.bytes.push(byte);
     }

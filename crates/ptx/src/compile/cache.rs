@@ -21,7 +21,7 @@ pub(super) struct Held {
     /// Its home does not have the value yet.
     pub dirty: bool,
     /// When it was used last.
-    stamp: u32,
+    pub stamp: u32,
     /// Another number for each value.
     pub serial: u32,
 }

@@ -5,6 +5,7 @@ use super::asm::Pp::{F3, None as P0, P66};
 use super::asm::{CTX, Cond, RAX, Rm, V};
 use super::cache::Step;
 use super::emit::{Emitter, Stub, copy, ctx, join, truncate, upper};
+use super::lanes::step_of;
 use super::table::Op;
 use crate::engine::ctx::Ctx;
 use crate::engine::memory::{GLOBAL, SPACE};
@@ -13,14 +14,7 @@ use std::mem::offset_of;
 
 const K3: u8 = 3;
 const XOR: V = V(P66, M0F, 0xef, false);
-/// A step beyond which lanes do not count as lying evenly: what is computed from it must not overflow.
-const FAR: u64 = 1 << 20;
 const MULTIPLY32: V = V(P66, M0F38, 0x40, false);
-const MULTIPLY64: V = V(P66, M0F38, 0x40, true);
-const SUBTRACT32: V = V(P66, M0F, 0xfa, false);
-const SUBTRACT64: V = V(P66, M0F, 0xfb, true);
-const SHIFT32: V = V(P66, M0F38, 0x47, false);
-const SHIFT64: V = V(P66, M0F38, 0x47, true);
 const ADD32: V = V(P66, M0F, 0xfe, false);
 const ADD64: V = V(P66, M0F, 0xd4, true);
 
@@ -31,11 +25,8 @@ impl Emitter<'_> {
         let step = if guarded || !self.full {
             None
         } else {
-            self.step_of(inst, what, |e, slot, wide| {
-                e.cache
-                    .find(slot, wide)
-                    .map_or_else(|| e.facts.step(slot, e.pc), |held| held.step)
-            })
+            let step = |slot: u32, wide: bool| self.lies(slot, wide);
+            step_of(inst, what, &step, &|slot| self.facts.number(slot))
         };
         let Some(step) = step else {
             if let Some((wide, regs)) = self.computed(inst, what) {
@@ -49,11 +40,19 @@ impl Emitter<'_> {
         self.one = false;
         let Some((wide, regs)) = result else { return };
         // What holds whichever lanes wrote it when, without a check.
-        let always = self.step_of(inst, what, |e, slot, _| e.facts.step(slot, e.pc));
+        let step_always = |slot: u32, _: bool| self.facts.step(slot, self.pc);
+        let always = step_of(inst, what, &step_always, &|slot| self.facts.number(slot));
         if always.is_some() && (step == 0 || !what.extends()) {
             self.facts.note(inst.d, self.pc, step);
         }
         self.cache.put_one(inst.d, wide, regs[0], step, true);
+    }
+
+    /// How a register lies, by what is held or what is known.
+    fn lies(&self, slot: u32, wide: bool) -> Option<Step> {
+        let held = self.cache.held.iter().find(|h| h.slot == slot && h.wide == wide);
+        held.and_then(|held| held.step)
+            .or_else(|| self.facts.step(slot, self.pc))
     }
 
     fn computed(&mut self, inst: &Inst, what: Op) -> Option<(bool, [u8; 4])> {
@@ -250,7 +249,7 @@ impl Emitter<'_> {
         };
         for slot in operands {
             let held = self.peek(*slot, false);
-            let Some(step) = held.step.filter(|step| *step != 0) else {
+            let Some(step) = self.lies(*slot, false).filter(|step| *step != 0) else {
                 continue;
             };
             let unlike = self.asm.label();
@@ -270,87 +269,6 @@ impl Emitter<'_> {
                 issued: self.issued - 1,
             });
         }
-    }
-
-    /// How the result lies, if it lies evenly: `step` says so of a register.
-    fn step_of(
-        &mut self,
-        inst: &Inst,
-        what: Op,
-        mut step: impl FnMut(&mut Self, u32, bool) -> Option<Step>,
-    ) -> Option<Step> {
-        let mut product = |e: &mut Self, wide: bool, signed: bool| {
-            let (a, b) = (step(e, inst.a, wide)?, step(e, inst.b, wide)?);
-            let number = |slot: u32| {
-                let number = e.facts.number(slot)?;
-                let number = match (wide, signed) {
-                    (true, _) => number as i64,
-                    (false, true) => i64::from(number as i32),
-                    (false, false) => i64::from(number as u32),
-                };
-                (number.unsigned_abs() <= FAR).then_some(number)
-            };
-            match (a, b) {
-                (0, 0) => Some(0),
-                (_, 0) => Some(a * number(inst.b)?),
-                (0, _) => Some(b * number(inst.a)?),
-                _ => None,
-            }
-        };
-        let result = match what {
-            Op::MulWide { signed, add } => {
-                let product = product(self, false, signed)?;
-                let added = if add { step(self, inst.c, true)? } else { 0 };
-                Some(product + added)
-            }
-            Op::Mad(wide) => {
-                let product = product(self, wide, true)?;
-                Some(product + step(self, inst.c, wide)?)
-            }
-            Op::Two(v) if v == MULTIPLY32 || v == MULTIPLY64 => product(self, v.3, true),
-            Op::Two(v) => {
-                let (a, b) = (step(self, inst.a, v.3)?, step(self, inst.b, v.3)?);
-                match v {
-                    ADD32 | ADD64 => Some(a + b),
-                    SUBTRACT32 | SUBTRACT64 => Some(a - b),
-                    SHIFT32 if b == 0 && a != 0 => {
-                        let by = self.facts.number(inst.b).filter(|by| *by < 16)?;
-                        Some(a << by)
-                    }
-                    _ => (a == 0 && b == 0).then_some(0),
-                }
-            }
-            Op::ShiftWide(v) => {
-                let (a, b) = (step(self, inst.a, true)?, step(self, inst.b, false)?);
-                if v == SHIFT64 && b == 0 && a != 0 {
-                    let by = self.facts.number(inst.b).filter(|by| *by < 16)?;
-                    return Some(a << by).filter(|step| step.unsigned_abs() <= FAR);
-                }
-                (a == 0 && b == 0).then_some(0)
-            }
-            Op::Move(wide) => step(self, inst.a, wide),
-            Op::ToGeneric => step(self, inst.a, true),
-            Op::Neg(wide) => step(self, inst.a, wide).map(|step| -step),
-            Op::Truncate => step(self, inst.a, true),
-            Op::Extend(v) => {
-                let a = step(self, inst.a, false)?;
-                (a == 0 || what.extends() && v.1 == M0F38).then_some(a)
-            }
-            Op::One(V(.., wide)) | Op::OneImm(V(.., wide), _) => step(self, inst.a, wide).filter(|a| *a == 0),
-            Op::Not(wide) | Op::FloatAbs(wide) | Op::FloatNeg(wide) | Op::Reciprocal(wide) => {
-                step(self, inst.a, wide).filter(|a| *a == 0)
-            }
-            Op::ReciprocalRoot | Op::ToSigned | Op::ToUnsigned => {
-                step(self, inst.a, false).filter(|a| *a == 0)
-            }
-            Op::Demote => step(self, inst.a, true).filter(|a| *a == 0),
-            Op::Fma(wide) => {
-                let all = [inst.a, inst.b, inst.c].map(|slot| step(self, slot, wide));
-                (all == [Some(0); 3]).then_some(0)
-            }
-            _ => None,
-        };
-        result.filter(|step| step.unsigned_abs() <= FAR)
     }
 
     /// A result, part by part.

@@ -6,10 +6,12 @@ use super::asm::{Asm, COUNT, CTX, Cond, INSTS, Label, MASK, RAX, RCX, RDI, RDX, 
 use super::cache::{Cache, Held};
 use super::constants::Pool;
 use super::facts::Facts;
+use super::rounds::{Round, loops};
 use super::table::{Op, is_guarded, op};
 use crate::engine::control::NONE;
 use crate::engine::ctx::Ctx;
 use crate::inst::{Flow, Inst};
+use std::collections::HashMap;
 use std::mem::offset_of;
 
 /// No native code begins at an instruction.
@@ -60,8 +62,16 @@ pub(super) enum Stub {
     Next { from: Label, pc: u32 },
     /// Leaves for a branch's target.
     Jump { from: Label, pc: u32 },
+    /// Leaves for a loop's first instruction.
+    Away { from: Label, pc: u32, dirty: Vec<Held> },
     /// Leaves at a branch that lanes disagree on; RAX has those that take it.
-    Split { from: Label, pc: u32, to: u32 },
+    Split {
+        from: Label,
+        pc: u32,
+        to: u32,
+        dirty: Vec<Held>,
+        issued: u32,
+    },
 }
 
 pub(super) struct Emitter<'a> {
@@ -87,6 +97,12 @@ pub(super) struct Emitter<'a> {
     pub one: bool,
     /// What is known of addresses since they are held.
     pub proved: Vec<Proof>,
+    /// RAX has the predicate of this slot, while the code is so long.
+    pub in_rax: Option<(u32, u32)>,
+    /// Loops that keep registers from round to round: their last instructions, by their first. The one that code is made
+    /// of.
+    loops: HashMap<u32, u32>,
+    pub round: Option<Round>,
 }
 
 /// From the first lane's address on, these bytes may be touched.
@@ -125,6 +141,13 @@ impl<'a> Emitter<'a> {
             pc: 0,
             one: false,
             proved: Vec::new(),
+            in_rax: None,
+            loops: if full {
+                loops(insts, leaders, alone)
+            } else {
+                HashMap::new()
+            },
+            round: None,
         }
     }
 
@@ -132,6 +155,9 @@ impl<'a> Emitter<'a> {
     pub fn run(mut self) -> (Asm, Vec<u32>) {
         let mut done = vec![false; self.insts.len()];
         for from in 0..self.insts.len() {
+            if !done[from] {
+                self.facts.begin(from as u32);
+            }
             let mut pc = from;
             while done.get(pc) == Some(&false) {
                 done[pc] = true;
@@ -154,14 +180,25 @@ impl<'a> Emitter<'a> {
     /// Code for one instruction; what comes next, if that is not the one behind it. Where nothing but a branch leads to
     /// its target, the target comes next, and what is held stays held.
     fn step(&mut self, pc: u32) -> Option<u32> {
-        self.facts.enter(pc);
         self.pc = pc;
         if let Some(block) = self.blocks[pc as usize] {
             self.end_segment();
             self.look_up(pc);
             self.asm.bind(block);
             self.entries[pc as usize] = self.asm.here();
+            self.in_rax = None;
+            self.facts.enter(pc);
+            if let Some(to) = self.loops.get(&pc) {
+                self.open_round(pc, *to);
+            }
         }
+        self.one(pc)
+    }
+
+    /// Code for one instruction alone.
+    pub fn one(&mut self, pc: u32) -> Option<u32> {
+        self.facts.enter(pc);
+        self.pc = pc;
         self.cache.tick();
         let facts = &self.facts;
         self.cache.drop_where(|held| !facts.needed(held.slot, pc));
@@ -171,6 +208,7 @@ impl<'a> Emitter<'a> {
             return Some(inst.aux);
         }
         self.instruction(pc);
+        self.facts.pass(inst);
         let ends = matches!(op(inst.exec), Some(Op::Branch | Op::End(_)));
         ends.then_some(u32::MAX)
     }
@@ -350,8 +388,9 @@ impl<'a> Emitter<'a> {
 
     fn branch_if(&mut self, pc: u32, inst: &Inst) {
         self.issued += 1;
-        // A full warp goes on with what it holds. What is held is then at home too, for where it may go instead.
-        self.settle();
+        if !self.full {
+            self.settle();
+        }
         self.predicate(RAX, inst.guard);
         let (not, split) = (self.asm.label(), self.asm.label());
         if self.full {
@@ -364,13 +403,30 @@ impl<'a> Emitter<'a> {
             self.asm.cmp(RAX, Rm::Reg(MASK.0), false);
         }
         self.asm.jump_if(Cond::NotEqual, split);
+        // A full warp that does not branch goes on with what it holds: only where it goes elsewhere is that put home.
+        let (dirty, issued) = (self.unsaved(), self.issued);
         self.stubs.push(Stub::Split {
             from: split,
             pc,
             to: inst.aux,
+            dirty: dirty.clone(),
+            issued,
         });
-        self.go_to(inst.aux);
+        if !self.close_round(pc, inst.aux) {
+            self.write_all(&dirty, issued);
+            self.go_to(inst.aux);
+        }
         self.asm.bind(not);
+    }
+
+    /// Writes values home, and counts instructions. May change RAX.
+    fn write_all(&mut self, dirty: &[Held], issued: u32) {
+        for held in dirty {
+            write_home(&mut self.asm, self.pool, self.full, held);
+        }
+        if issued > 0 {
+            self.asm.add_imm(COUNT, issued as i32, true);
+        }
     }
 
     fn stub(&mut self, stub: Stub) {
@@ -411,12 +467,7 @@ impl<'a> Emitter<'a> {
                 issued,
             } => {
                 self.asm.bind(from);
-                for held in &dirty {
-                    write_home(&mut self.asm, self.pool, self.full, held);
-                }
-                if issued > 0 {
-                    self.asm.add_imm(COUNT, issued as i32, true);
-                }
+                self.write_all(&dirty, issued);
                 let next = self.asm.label();
                 self.asm.jump(next);
                 self.stub(Stub::Next { from: next, pc });
@@ -436,15 +487,29 @@ impl<'a> Emitter<'a> {
                 self.asm.store_imm(ctx!(at), pc.wrapping_sub(1));
                 self.asm.jump(self.epilogue);
             }
+            Stub::Away { from, pc, dirty } => {
+                self.asm.bind(from);
+                self.write_all(&dirty, 0);
+                let jump = self.asm.label();
+                self.asm.jump(jump);
+                self.stub(Stub::Jump { from: jump, pc });
+            }
             Stub::Jump { from, pc } => {
                 self.asm.bind(from);
                 self.asm.mov_imm(RAX, Flow::Jump as u32);
                 self.asm.store_imm(ctx!(pc), pc);
                 self.asm.jump(self.epilogue);
             }
-            Stub::Split { from, pc, to } => {
+            Stub::Split {
+                from,
+                pc,
+                to,
+                dirty,
+                issued,
+            } => {
                 self.asm.bind(from);
                 self.asm.mov_store(ctx!(other), RAX, false);
+                self.write_all(&dirty, issued);
                 self.asm.mov_imm(RAX, Flow::Split as u32);
                 self.asm.store_imm(ctx!(pc), to);
                 self.asm.store_imm(ctx!(at), pc);
@@ -498,7 +563,11 @@ impl<'a> Emitter<'a> {
 
     /// A predicate operand whose lowest offset bit says that it is negated.
     fn predicate(&mut self, to: super::asm::Gp, slot: u32) {
-        self.asm.mov_load(to, Rm::Mem(REGS, (slot & !1) as i32), false);
+        if self.in_rax != Some((slot & !1, self.asm.here())) {
+            self.asm.mov_load(to, Rm::Mem(REGS, (slot & !1) as i32), false);
+        } else if to != RAX {
+            self.asm.scalar(0x8b, false, to.0, Rm::Reg(RAX.0));
+        }
         if slot & 1 != 0 {
             self.asm.not(to);
         }
@@ -515,6 +584,7 @@ impl<'a> Emitter<'a> {
             self.asm.or(RAX, Rm::Reg(RDX.0));
         }
         self.asm.mov_store(home, RAX, false);
+        self.in_rax = Some((slot, self.asm.here()));
     }
 
     fn predicate_logic(&mut self, inst: &Inst) {
@@ -622,7 +692,7 @@ fn home(held: &Held, part: usize) -> Rm {
 }
 
 /// A value that is one vector register of equal lanes is read from the first lane's home.
-fn read_home(asm: &mut Asm, held: &Held) {
+pub(super) fn read_home(asm: &mut Asm, held: &Held) {
     if held.one && held.step == Some(0) {
         let broadcast = V(P66, M0F38, if held.wide { 0x59 } else { 0x58 }, held.wide);
         return asm.v2(broadcast, held.regs[0], home(held, 0));
@@ -654,7 +724,7 @@ fn lie(asm: &mut Asm, pool: &Pool, held: &Held, part: usize, to: u8, first: u8) 
 }
 
 /// Writes the active lanes.
-fn write_home(asm: &mut Asm, pool: &Pool, full: bool, held: &Held) {
+pub(super) fn write_home(asm: &mut Asm, pool: &Pool, full: bool, held: &Held) {
     let thin = held.thin();
     if thin {
         spread(asm, held, SCRATCH);

@@ -7,7 +7,8 @@
 //! - `asm`: encodes instructions
 //! - `table`: which instructions are compiled, and to what
 //! - `cache`: which registers of the warp are in vector registers
-//! - `facts`: how long a register is needed, and how its lanes lie
+//! - `facts`, `lanes`: how long a register is needed, and how its lanes lie
+//! - `rounds`: loops that keep registers
 //! - `emit`, `data`, `access`: control flow and predicates; arithmetic; memory
 //! - `constants`, `buffer`: what code reads, and the memory it is in
 
@@ -19,6 +20,8 @@ mod constants;
 mod data;
 mod emit;
 mod facts;
+mod lanes;
+mod rounds;
 mod table;
 
 use crate::code::Code;
@@ -31,6 +34,7 @@ use constants::Pool;
 use emit::{Emitter, NOWHERE};
 use facts::Facts;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 
 pub use buffer::limit_code;
 
@@ -41,67 +45,83 @@ type Enter = unsafe extern "sysv64" fn(*mut Ctx, *mut u8, *const Inst, *const u8
 
 /// A module's machine code.
 pub(crate) struct Native {
-    pages: Pages,
-    enter: Enter,
-    /// Where native code for each instruction begins, in each version.
-    entries: [Vec<u32>; 3],
+    /// Each is made when something asks for it.
+    versions: [OnceLock<Option<Version>>; 5],
 }
 
-/// Versions of the code: for warps with any lanes active, with all, and with all in a row of the block.
-const ANY: usize = 0;
-const FULL: usize = 1;
-const ROWS: usize = 2;
+/// The code for warps of one kind.
+struct Version {
+    pages: Pages,
+    enter: Enter,
+    /// Where native code for each instruction begins.
+    entries: Vec<u32>,
+}
+
+/// What is known of a warp that code is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Any of its lanes are active.
+    Any = 0,
+    /// All of them are.
+    Full = 1,
+    /// So they are, and all in a row of the block.
+    Rows = 2,
+    /// All of them have always gone the same way.
+    Whole = 3,
+    /// So they have, and are all in a row of the block.
+    WholeRows = 4,
+}
+
+impl Kind {
+    /// Of a warp that has all its lanes, or not.
+    pub fn of(full: bool, rows: bool) -> Kind {
+        match (full, rows) {
+            (false, _) => Kind::Any,
+            (true, false) => Kind::Full,
+            (true, true) => Kind::Rows,
+        }
+    }
+
+    /// Of a warp whose lanes have always gone the same way.
+    pub fn whole(rows: bool) -> Kind {
+        if rows { Kind::WholeRows } else { Kind::Whole }
+    }
+}
+
+/// Where code begins.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    enter: Enter,
+    at: *const u8,
+}
 
 impl Native {
-    /// Compiles a module; `None` where this processor, or the system, does not have what it takes.
+    /// Begins to compile a module; `None` where this processor, or the system, does not have what it takes.
     pub fn compile(code: &Code) -> Option<Native> {
         if !can_run() || code.insts.is_empty() || code.insts.len() > MAX_INSTRUCTIONS {
             return None;
         }
-        let interpret: unsafe extern "sysv64" fn(*mut Ctx, *const Inst) -> u32 = interpret;
-        let pool = Pool::new(interpret as usize as u64);
-        let mut asm = Asm::default();
-        asm.raw(&pool.bytes);
-        let (enter, epilogue) = emit::frame(&mut asm);
-        let mut entries = [const { Vec::new() }; 3];
-        for (version, entries) in entries.iter_mut().enumerate() {
-            let full = version != ANY;
-            let alone = alone(code, full);
-            let mut leaders = leaders(code, !full);
-            for (leader, alone) in leaders.iter_mut().zip(&alone) {
-                *leader &= !alone;
-            }
-            let facts = Facts::new(code, full, version == ROWS);
-            let emitter = Emitter::new(asm, &code.insts, [&leaders, &alone], full, &pool, epilogue, facts);
-            (asm, *entries) = emitter.run();
-        }
-        if !asm.link() {
-            return None;
-        }
-        let pages = Pages::new(&asm.bytes)?;
-        // SAFETY: the frame's code is at that offset, and is called as `Enter` says.
-        let enter = unsafe { std::mem::transmute::<*const u8, Enter>(pages.address().add(enter as usize)) };
-        Some(Native {
-            pages,
-            enter,
-            entries,
-        })
+        let native = Native {
+            versions: [const { OnceLock::new() }; 5],
+        };
+        // The others can do without any of their own.
+        native.version(code, Kind::Any).is_some().then_some(native)
     }
 
-    /// Where code for `pc` begins. Code for full warps has fewer places to begin at.
+    fn version(&self, code: &Code, kind: Kind) -> Option<&Version> {
+        let version = self.versions[kind as usize].get_or_init(|| Version::compile(code, kind));
+        version.as_ref()
+    }
+
+    /// Where code for `pc` begins, for a warp of this kind. Code for full warps has fewer places to begin at: elsewhere
+    /// it is that for any, if it may be.
     #[inline]
-    pub fn entry(&self, pc: u32, full: bool, rows: bool) -> Option<u32> {
-        let version = match (full, rows) {
-            (false, _) => ANY,
-            (true, false) => FULL,
-            (true, true) => ROWS,
-        };
-        let entry = self.entries[version][pc as usize];
-        if entry != NOWHERE {
-            return Some(entry);
+    pub fn entry(&self, code: &Code, pc: u32, kind: Kind) -> Option<Entry> {
+        let find = |kind| self.version(code, kind).and_then(|version| version.entry(pc));
+        match kind {
+            Kind::Any | Kind::Whole | Kind::WholeRows => find(kind),
+            Kind::Full | Kind::Rows => find(kind).or_else(|| find(Kind::Any)),
         }
-        let entry = self.entries[ANY][pc as usize];
-        (entry != NOWHERE).then_some(entry)
     }
 
     /// Runs from an entry on. `Ctx::at` is the instruction that gave the flow, `Ctx::count` goes on counting.
@@ -109,14 +129,56 @@ impl Native {
     /// # Safety
     /// `c` holds the registers of the function that the entry is in, `insts` are the module's instructions, and the entry is
     /// of the version for the lanes that are active.
-    pub unsafe fn run(&self, c: &mut Ctx, insts: &[Inst], entry: u32) -> Flow {
+    pub unsafe fn run(&self, c: &mut Ctx, insts: &[Inst], entry: Entry) -> Flow {
         let regs = c.regs;
-        // SAFETY: the entry is an offset in our pages; the rest is the caller's promise.
-        let flow = unsafe { (self.enter)(c, regs, insts.as_ptr(), self.pages.address().add(entry as usize)) };
-        if let Some(panic) = c.panic.take() {
+        // SAFETY: the entry lies in pages of ours; the rest is the caller's promise.
+        let flow = unsafe { (entry.enter)(c, regs, insts.as_ptr(), entry.at) };
+        if c.panic.is_some()
+            && let Some(panic) = c.panic.take()
+        {
             std::panic::resume_unwind(panic);
         }
         Flow::from_code(flow)
+    }
+}
+
+impl Version {
+    fn compile(code: &Code, kind: Kind) -> Option<Version> {
+        let (full, whole) = (kind != Kind::Any, matches!(kind, Kind::Whole | Kind::WholeRows));
+        let rows = matches!(kind, Kind::Rows | Kind::WholeRows);
+        let interpret: unsafe extern "sysv64" fn(*mut Ctx, *const Inst) -> u32 = interpret;
+        let pool = Pool::new(interpret as usize as u64);
+        let mut asm = Asm::default();
+        asm.raw(&pool.bytes);
+        let (enter, epilogue) = emit::frame(&mut asm);
+        let alone = alone(code, full);
+        let mut leaders = leaders(code, !full);
+        for (leader, alone) in leaders.iter_mut().zip(&alone) {
+            *leader &= !alone;
+        }
+        let facts = Facts::new(code, [full, rows, whole]);
+        let emitter = Emitter::new(asm, &code.insts, [&leaders, &alone], full, &pool, epilogue, facts);
+        let (mut asm, entries) = emitter.run();
+        if !asm.link() {
+            return None;
+        }
+        let pages = Pages::new(&asm.bytes)?;
+        // SAFETY: the frame's code is at that offset, and is called as `Enter` says.
+        let enter = unsafe { std::mem::transmute::<*const u8, Enter>(pages.address().add(enter as usize)) };
+        Some(Version {
+            pages,
+            enter,
+            entries,
+        })
+    }
+
+    #[inline]
+    fn entry(&self, pc: u32) -> Option<Entry> {
+        let at = self.entries[pc as usize];
+        (at != NOWHERE).then(|| Entry {
+            enter: self.enter,
+            at: self.pages.address().wrapping_add(at as usize),
+        })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::ctx::{Bits, Ctx, FULL, Reduce, Stop};
 use super::launch::LaunchState;
+#[cfg(target_arch = "x86_64")]
+use super::march::Marched;
 use super::warp::{Issued, Pause, State, Warp};
 use crate::code::{Const, FUNCTION_ADDRESS, RESERVED_SHARED, Special};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -53,7 +55,7 @@ pub(super) const GRID_BARRIER: u32 = 16;
 
 /// A place that blocks of a launch run in, one after the other.
 pub(crate) struct Block {
-    warps: Vec<Warp>,
+    pub(super) warps: Vec<Warp>,
     registers: Memory,
     shared: Memory,
     local: Memory,
@@ -62,8 +64,11 @@ pub(crate) struct Block {
     in_use: u32,
     /// Every live thread waits at the grid's barrier.
     at_grid: bool,
-    live_threads: u32,
-    next: usize,
+    pub(super) live_threads: u32,
+    /// The warp that has the next turn.
+    pub(super) next: usize,
+    /// All warps stand at this instruction with all their lanes, and nothing but that is known of them.
+    pub(super) standing: Option<u32>,
     pub index: u64,
     pub ctaid: [u32; 3],
 }
@@ -104,6 +109,7 @@ impl Block {
             at_grid: false,
             live_threads: 0,
             next: 0,
+            standing: None,
             index: 0,
             ctaid: [0; 3],
         };
@@ -121,11 +127,15 @@ impl Block {
             let mask = if threads >= 32 { FULL } else { (1 << threads) - 1 };
             warp.start(mask);
         }
-        self.barriers = [Barrier::default(); 17];
-        self.in_use = 0;
+        if self.in_use != 0 {
+            self.barriers = [Barrier::default(); 17];
+            self.in_use = 0;
+        }
         self.at_grid = false;
         self.live_threads = launch.threads;
         self.next = 0;
+        let entry = launch.code().functions[launch.function as usize].entry;
+        self.standing = launch.marches().then_some(entry);
         self.fill(launch, true);
     }
 
@@ -249,6 +259,16 @@ impl Block {
         let stop_at = sum.warp + slice;
         let mut asleep = 0;
         let mut blocked = 0;
+        let mut begun = None;
+        #[cfg(target_arch = "x86_64")]
+        if let Some(from) = self.standing.take() {
+            match self.march(c, launch, from, [turn, stop_at], sum) {
+                Marched::Done => return Ran::Done,
+                Marched::Slice => return Ran::Slice,
+                Marched::Apart(flow) => begun = Some(flow),
+                Marched::Over => {}
+            }
+        }
         loop {
             if self.live_threads == 0 {
                 return Ran::Done;
@@ -263,7 +283,7 @@ impl Block {
                 };
             }
             let at = self.next;
-            let warp = &mut self.warps[at];
+            let warp = &self.warps[at];
             if !warp.runnable() && warp.splits.iter().all(|s| matches!(s.state, State::Barrier(_))) {
                 // Ended, or wholly at barriers.
                 self.next = (at + 1) % self.warps.len();
@@ -271,17 +291,13 @@ impl Block {
                 asleep += 1;
                 continue;
             }
-            c.local = self
-                .local
-                .start
-                .wrapping_add(at * 32 * launch.local_stride as usize);
             if blocked == 0 {
                 // A new warp's local memory: forget the last one's.
                 c.forget_windows();
             }
-            c.warp = at as u32;
+            self.enter(c, launch, at);
             let before = sum.warp;
-            let pause = warp.run(c, launch, turn, sum);
+            let pause = self.warps[at].run(c, launch, turn, sum, begun.take());
             if sum.warp != before {
                 blocked = 0;
             }
@@ -328,6 +344,14 @@ impl Block {
         }
     }
 
+    /// The warp at `at` runs next.
+    #[inline]
+    pub(super) fn enter(&self, c: &mut Ctx, launch: &LaunchState<'static>, at: usize) {
+        let before = at * 32 * launch.local_stride as usize;
+        c.local = self.local.start.wrapping_add(before);
+        c.warp = at as u32;
+    }
+
     /// When its last warp got as far as it is, in picoseconds since the launch began.
     pub fn time_ps(&self) -> u64 {
         self.warps.iter().map(|warp| warp.time_ps).max().unwrap_or(0)
@@ -355,7 +379,8 @@ impl Block {
         split.map_or(0, |s| launch.code().insts[s.pc as usize].line)
     }
 
-    fn arrive(&mut self, c: &mut Ctx, launch: &LaunchState<'static>, at: usize, split: usize) {
+    /// The split came to the barrier that `Ctx` names.
+    pub(super) fn arrive(&mut self, c: &mut Ctx, launch: &LaunchState<'static>, at: usize, split: usize) {
         let call = c.barrier;
         let warp = &mut self.warps[at];
         let lanes = warp.splits[split].mask;

@@ -69,6 +69,16 @@ impl LaunchState<'_> {
         &self.code
     }
 
+    /// Whether the warps of a block may go from barrier to barrier together: in compiled code, all of them with every
+    /// lane, where nothing is modelled or watched between them.
+    pub fn marches(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        let compiled = self.native().is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        let compiled = false;
+        compiled && !self.attentive && self.threads.is_multiple_of(32)
+    }
+
     /// The module's machine code, where this launch may use it.
     #[cfg(target_arch = "x86_64")]
     pub fn native(&self) -> Option<&crate::compile::Native> {

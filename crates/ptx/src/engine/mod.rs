@@ -17,6 +17,8 @@ pub(crate) mod heap;
 mod image;
 pub(crate) mod launch;
 pub(crate) mod map;
+#[cfg(target_arch = "x86_64")]
+mod march;
 pub(crate) mod matrix;
 pub(crate) mod matrix_memory;
 pub(crate) mod mbarrier;

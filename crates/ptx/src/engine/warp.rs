@@ -8,6 +8,8 @@
 use super::ctx::{BarrierCall, Ctx, FULL};
 use super::launch::LaunchState;
 use crate::code::LOCAL_ALIGN;
+#[cfg(target_arch = "x86_64")]
+use crate::compile::Kind;
 use crate::inst::Flow;
 
 /// Instructions after which a waiting split of the same warp gets a turn whatever its program counter.
@@ -137,7 +139,7 @@ impl Warp {
         let Some(native) = launch.native() else {
             return Err(None);
         };
-        let Some(entry) = native.entry(pc, mask == FULL, launch.rows) else {
+        let Some(entry) = native.entry(launch.code(), pc, Kind::of(mask == FULL, launch.rows)) else {
             return Err(None);
         };
         let area = launch.areas[launch.function as usize] as usize;
@@ -190,6 +192,30 @@ impl Warp {
         });
         self.since_turn = 0;
         self.turn = 0;
+    }
+
+    /// All lanes stand at `pc` of the kernel, and can go on.
+    pub fn stand(&mut self, function: u32, pc: u32) {
+        self.fresh = 0;
+        self.place(FULL, function, pc);
+    }
+
+    /// It begins, as all warps of its block do.
+    #[inline]
+    pub fn begin_with_others(&mut self) {
+        self.fresh = 0;
+    }
+
+    pub fn begun(&self) -> bool {
+        self.fresh == 0
+    }
+
+    /// All of its lanes have ended.
+    #[inline]
+    pub fn over_with_others(&mut self) {
+        self.fresh = 0;
+        self.live = 0;
+        self.splits.clear();
     }
 
     pub fn function_of(&self, split: usize) -> u32 {
@@ -302,20 +328,21 @@ impl Warp {
         }
     }
 
-    /// Runs until something happens that the block must see to, for about `slice` instructions at most.
+    /// Runs until something happens that the block must see to, for about `slice` instructions at most. Compiled code
+    /// may have `begun` that: it gave this flow, and the warp stands where the code began.
     pub fn run(
         &mut self,
         c: &mut Ctx,
         launch: &LaunchState<'static>,
         slice: u64,
         issued: &mut Issued,
+        mut begun: Option<Flow>,
     ) -> Pause {
         let code = &launch.code().insts;
         #[cfg(target_arch = "x86_64")]
         let native = launch.native();
         let mut left = slice as i64;
         c.live = self.live;
-        let mut begun: Option<Flow> = None;
         if self.fresh != 0 {
             #[cfg(target_arch = "x86_64")]
             match self.begin(c, launch, slice, issued) {
@@ -356,9 +383,12 @@ impl Warp {
             let flow = loop {
                 let left_with = begun.take().map(|flow| (flow, c.at, c.count as u64));
                 #[cfg(target_arch = "x86_64")]
-                let entry = native
-                    .filter(|_| left_with.is_none())
-                    .and_then(|native| Some((native, native.entry(pc, c.full(), launch.rows)?)));
+                let entry = native.filter(|_| left_with.is_none()).and_then(|native| {
+                    Some((
+                        native,
+                        native.entry(launch.code(), pc, Kind::of(c.full(), launch.rows))?,
+                    ))
+                });
                 #[cfg(target_arch = "x86_64")]
                 let compiled = left_with.or_else(|| {
                     let (native, entry) = entry?;
