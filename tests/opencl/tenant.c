@@ -180,6 +180,12 @@ static void lifetimes(size_t bytes) {
     void *shared = clSVMAlloc(context, CL_MEM_READ_WRITE, most, 0);
     say("svm", shared != NULL);
     say("svm,charged", shared == NULL || !fits(most));
+    /* No driver frees it for another context. */
+    cl_context other = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+    must(code, "other");
+    clSVMFree(other, shared);
+    say("svm,other", shared == NULL || !fits(most));
+    clReleaseContext(other);
     clSVMFree(context, shared);
     say("svm,gone", fits(most));
     shared = clSVMAlloc(context, CL_MEM_READ_WRITE, most, 0);
@@ -189,10 +195,14 @@ static void lifetimes(size_t bytes) {
     }
     until_fits("svm,freed", most);
 
-    /* A forked child has no slice of its own, and gets no memory past it. */
+    /* A forked child has no slice of its own, and gets no memory past it. What it releases is its parent's still. */
+    buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, most, NULL, &code);
+    must(code, "buffer");
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
+        clReleaseMemObject(buffer);
+        clReleaseCommandQueue(queue);
         cl_int refused = 0;
         cl_mem more = clCreateBuffer(context, CL_MEM_READ_WRITE, 64, NULL, &refused);
         _exit(more == NULL && refused != CL_SUCCESS ? 7 : 8);
@@ -200,7 +210,9 @@ static void lifetimes(size_t bytes) {
     int status = 0;
     waitpid(child, &status, 0);
     say("child", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-    say("parent", fits(most));
+    say("parent,keeps", !fits(most));
+    clReleaseMemObject(buffer);
+    until_fits("parent", most);
     clReleaseCommandQueue(queue);
     clReleaseContext(context);
     begin();
@@ -222,6 +234,70 @@ static void *reader(void *nothing) {
     while (fgets(line, sizeof line, stdin)) say("done", done);
     exit(0);
     return nothing;
+}
+
+static cl_kernel spinning(void) {
+    cl_int code;
+    cl_kernel kernel = build(SPIN, "spin");
+    size_t items = 4096;
+    int rounds = 1000;
+    cl_mem out = clCreateBuffer(context, CL_MEM_READ_WRITE, items * sizeof(float), NULL, &code);
+    must(code, "out");
+    must(clSetKernelArg(kernel, 0, sizeof out, &out), "argument");
+    must(clSetKernelArg(kernel, 1, sizeof rounds, &rounds), "argument");
+    return kernel;
+}
+
+/* Launches the next kernel when the driver calls back that one is over. */
+static cl_kernel chained;
+
+static void CL_CALLBACK next(cl_event over, cl_int status, void *nothing) {
+    size_t items = 4096;
+    cl_event event;
+    clReleaseEvent(over);
+    done += status == CL_COMPLETE;
+    must(clEnqueueNDRangeKernel(queue, chained, 1, NULL, &items, NULL, 0, NULL, &event), "launch");
+    must(clSetEventCallback(event, CL_COMPLETE, next, NULL), "callback");
+    must(clFlush(queue), "flush");
+}
+
+static void chain(void) {
+    size_t items = 4096;
+    cl_event event;
+    begin();
+    chained = spinning();
+    must(clEnqueueNDRangeKernel(queue, chained, 1, NULL, &items, NULL, 0, NULL, &event), "launch");
+    must(clSetEventCallback(event, CL_COMPLETE, next, NULL), "callback");
+    must(clFlush(queue), "flush");
+    say("rounds", 1000);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) say("done", done);
+    _exit(0);
+}
+
+/* Queues that live for one launch, in four threads. */
+static void *churning(void *kernel) {
+    size_t items = 4096;
+    cl_int code;
+    for (int n = 0; n < 60; n++) {
+        cl_command_queue own = clCreateCommandQueue(context, device, 0, &code);
+        must(code, "queue");
+        must(clRetainCommandQueue(own), "retain");
+        must(clReleaseCommandQueue(own), "release");
+        must(clEnqueueNDRangeKernel(own, kernel, 1, NULL, &items, NULL, 0, NULL, NULL), "launch");
+        must(clFinish(own), "finish");
+        must(clReleaseCommandQueue(own), "release");
+    }
+    return NULL;
+}
+
+static void churn(void) {
+    begin();
+    cl_kernel kernel = spinning();
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++) pthread_create(&threads[n], NULL, churning, kernel);
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], NULL);
+    say("churned", 4 * 60);
 }
 
 static void spin(double ms, int ahead, int out_of_order) {
@@ -265,6 +341,8 @@ int main(int count, char **words) {
     size_t bytes = count > 2 ? strtoull(words[2], NULL, 0) * MIB : 0;
     if (!strcmp(what, "limits")) limits(bytes);
     else if (!strcmp(what, "lifetimes")) lifetimes(bytes);
+    else if (!strcmp(what, "chain")) chain();
+    else if (!strcmp(what, "churn")) churn();
     else if (!strcmp(what, "spin")) spin(atof(words[2]), atoi(words[3]), count > 4);
     else return 2;
     return 0;

@@ -1,29 +1,35 @@
 //! The driver below, or the next layer: its table as the loader gave it, and typed calls through it.
 
 use core::ffi::{c_char, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::cl::*;
 use crate::dispatch::Entry;
 
-static TABLE: AtomicPtr<*const c_void> = AtomicPtr::new(core::ptr::null_mut());
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The table below. One pointer leads to both its place and its length, so that no call reads those of two tables.
+static BELOW: AtomicPtr<Below> = AtomicPtr::new(core::ptr::null_mut());
+
+struct Below {
+    table: *const *const c_void,
+    count: usize,
+}
 
 /// Remembers the table below: `count` pointers that stay for the life of the process.
 pub(crate) fn set(table: *const *const c_void, count: usize) {
-    TABLE.store(table.cast_mut(), Ordering::Relaxed);
-    COUNT.store(count, Ordering::Release);
+    // The one before stays as well: another thread may be reading it.
+    let below = Box::leak(Box::new(Below { table, count }));
+    BELOW.store(below, Ordering::Release);
 }
 
 /// The function behind an entry, if the loader's table has it.
 pub(crate) fn address(entry: Entry) -> Option<*const c_void> {
-    let count = COUNT.load(Ordering::Acquire);
-    let table = TABLE.load(Ordering::Relaxed).cast_const();
-    if entry as usize >= count || table.is_null() {
+    // SAFETY: null, or what `set` leaked.
+    let below = unsafe { BELOW.load(Ordering::Acquire).as_ref() }?;
+    if entry as usize >= below.count {
         return None;
     }
     // SAFETY: within the loader's table, which it keeps.
-    let address = unsafe { table.add(entry as usize).read() };
+    let address = unsafe { below.table.add(entry as usize).read() };
     (!address.is_null()).then_some(address)
 }
 
@@ -62,6 +68,11 @@ calls! {
     clReleaseContext(context: cl_context) -> cl_int, else CL_INVALID_OPERATION;
     clGetContextInfo(context: cl_context, name: cl_uint, size: usize, value: *mut c_void, out: *mut usize) -> cl_int,
         else CL_INVALID_OPERATION;
+    clCreateCommandQueue(context: cl_context, device: cl_device_id, properties: cl_bitfield, error: *mut cl_int)
+        -> cl_command_queue, else core::ptr::null_mut();
+    clCreateCommandQueueWithProperties(context: cl_context, device: cl_device_id, properties: *const u64,
+        error: *mut cl_int) -> cl_command_queue, else core::ptr::null_mut();
+    clRetainCommandQueue(queue: cl_command_queue) -> cl_int, else CL_INVALID_OPERATION;
     clReleaseCommandQueue(queue: cl_command_queue) -> cl_int, else CL_INVALID_OPERATION;
     clGetCommandQueueInfo(queue: cl_command_queue, name: cl_uint, size: usize, value: *mut c_void, out: *mut usize)
         -> cl_int, else CL_INVALID_OPERATION;
@@ -105,6 +116,9 @@ calls! {
     clEnqueueMarker(queue: cl_command_queue, event: *mut cl_event) -> cl_int, else CL_INVALID_OPERATION;
     clSetEventCallback(event: cl_event, status: cl_int, notify: EventCallback, data: *mut c_void) -> cl_int,
         else CL_INVALID_OPERATION;
+    clGetEventInfo(event: cl_event, name: cl_uint, size: usize, value: *mut c_void, out: *mut usize) -> cl_int,
+        else CL_INVALID_OPERATION;
+    clRetainEvent(event: cl_event) -> cl_int, else CL_INVALID_OPERATION;
     clReleaseEvent(event: cl_event) -> cl_int, else CL_INVALID_OPERATION;
     clGetExtensionFunctionAddress(name: *const c_char) -> *mut c_void, else core::ptr::null_mut();
     clGetExtensionFunctionAddressForPlatform(platform: cl_platform_id, name: *const c_char) -> *mut c_void,

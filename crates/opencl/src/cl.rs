@@ -51,17 +51,20 @@ pub(crate) const CL_DEVICE_PCI_BUS_INFO_KHR: cl_uint = 0x410f;
 pub(crate) const CL_DEVICE_TYPE_CPU: cl_bitfield = 1 << 1;
 
 pub(crate) const CL_CONTEXT_DEVICES: cl_uint = 0x1081;
+pub(crate) const CL_QUEUE_CONTEXT: cl_uint = 0x1090;
 pub(crate) const CL_QUEUE_DEVICE: cl_uint = 0x1091;
 pub(crate) const CL_QUEUE_REFERENCE_COUNT: cl_uint = 0x1092;
 pub(crate) const CL_QUEUE_PROPERTIES: cl_uint = 0x1093;
 pub(crate) const CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE: cl_bitfield = 1;
 pub(crate) const CL_COMPLETE: cl_int = 0;
+pub(crate) const CL_EVENT_COMMAND_EXECUTION_STATUS: cl_uint = 0x11d3;
 
 pub(crate) const CL_MEM_OBJECT_IMAGE2D: cl_uint = 0x10f1;
 pub(crate) const CL_MEM_OBJECT_IMAGE3D: cl_uint = 0x10f2;
 pub(crate) const CL_MEM_OBJECT_IMAGE2D_ARRAY: cl_uint = 0x10f3;
 pub(crate) const CL_MEM_OBJECT_IMAGE1D: cl_uint = 0x10f4;
 pub(crate) const CL_MEM_OBJECT_IMAGE1D_ARRAY: cl_uint = 0x10f5;
+pub(crate) const CL_MEM_OBJECT_IMAGE1D_BUFFER: cl_uint = 0x10f6;
 
 /// cl_loader_layers, as Khronos published it and as the loaders ask.
 pub(crate) const CL_LAYER_API_VERSION: cl_uint = 0x4240;

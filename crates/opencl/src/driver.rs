@@ -13,6 +13,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use divvy_abi::{
     CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -71,6 +72,12 @@ thread_local! {
 /// Calls of this thread concern the device with this ordinal.
 pub(crate) fn stand_in(ordinal: i32) {
     CURRENT.set(ordinal);
+}
+
+/// Whether this process is in a slice and counted there. A forked child is not: its tables are copies of its parent's, and
+/// their locks may be held for ever.
+pub(crate) fn is_counted() -> bool {
+    divvy_limiter::account::keeps_charges()
 }
 
 /// The primary context of an ordinal. Never null.
@@ -320,10 +327,18 @@ unsafe extern "C-unwind" fn cuCtxGetDevice(out: *mut CUdevice) -> CUresult {
 }
 
 /// Waits for all that this process's queues of the device have in flight. Only threads of the limiter call it.
+///
+/// A queue may wait for an event of the program's own, and the program for a lease, which it gets from the waiting
+/// thread. So the wait ends after a time: work that lasts on is then not waited for.
 unsafe extern "C-unwind" fn cuCtxSynchronize() -> CUresult {
     const PAUSE: Duration = Duration::from_micros(100);
+    const LONGEST: Duration = Duration::from_secs(2);
+    let until = Instant::now() + LONGEST;
     for queue in queues::of_ordinal(CURRENT.get()) {
         while queue.is_running() {
+            if Instant::now() >= until {
+                return CUDA_ERROR_NOT_READY;
+            }
             std::thread::sleep(PAUSE);
         }
     }

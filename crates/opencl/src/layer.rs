@@ -55,9 +55,20 @@ pub unsafe extern "C" fn init_layer(
             divvy_limiter::below::stand_on(&driver::TABLE);
             divvy_limiter::serve_opencl();
         });
-        below::set(target, count as usize);
         // SAFETY: the caller's promise.
         let mut table = unsafe { core::slice::from_raw_parts(target, count as usize) }.to_vec();
+        // A list may name the layer twice. It stands beneath itself then, and has nothing to add: its functions would call
+        // each other for ever.
+        let is_there = hooks::all().any(|(entry, address)| table.get(entry as usize) == Some(&address));
+        if is_there {
+            // SAFETY: the caller's promise.
+            unsafe {
+                count_out.write(count);
+                table_out.write(target);
+            }
+            return CL_SUCCESS;
+        }
+        below::set(target, count as usize);
         for (entry, address) in hooks::all() {
             // Where the driver has no such function, neither has the layer.
             if let Some(place) = table.get_mut(entry as usize).filter(|place| !place.is_null()) {
@@ -132,6 +143,14 @@ mod tests {
             "the driver has none"
         );
         assert_eq!(made[399], there);
+        let before = below::address(Entry::clCreateBuffer);
+        let again = init(made);
+        assert_eq!(
+            (again.as_ptr(), again.len()),
+            (made.as_ptr(), 400),
+            "beneath itself"
+        );
+        assert_eq!(below::address(Entry::clCreateBuffer), before);
         let made = init(vec![there; 20].leak());
         assert_eq!(made.len(), 20);
         assert!(below::address(Entry::clCreatePipe).is_none());

@@ -1,7 +1,8 @@
 //! Markers in the program's queues, and when the driver passed them.
 //!
-//! The driver calls back when a marker is complete, and the moment is noted then. So a look costs no call of the driver,
-//! and queues need no profiling, which programs could see.
+//! The driver calls back when a marker is complete, and the moment is noted then: queues need no profiling, which programs
+//! could see. A look before that asks the driver: it may call back in one thread only, and a callback of the program's that
+//! launches can wait at the gate there.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +14,43 @@ use crate::below;
 use crate::cl::*;
 use crate::driver::locked;
 
+/// What the driver says of an event: whether its command is over, or has failed.
+///
+/// # Safety
+/// The caller holds a reference of the event.
+pub(crate) unsafe fn is_complete(event: cl_event) -> bool {
+    let mut status: cl_int = CL_COMPLETE + 1;
+    // SAFETY: the caller's promise, and a valid out-parameter.
+    let result = unsafe {
+        below::clGetEventInfo(
+            event,
+            CL_EVENT_COMMAND_EXECUTION_STATUS,
+            size_of::<cl_int>(),
+            (&raw mut status).cast(),
+            core::ptr::null_mut(),
+        )
+    };
+    // A command that failed has a negative status.
+    result == CL_SUCCESS && status <= CL_COMPLETE
+}
+
 /// When a marker was passed, in nanoseconds of the monotonic clock; 0 before.
 #[derive(Debug, Default)]
 struct Moment(AtomicU64);
+
+impl Moment {
+    /// Notes that it was passed now, if that was not known yet. Returns when it was passed.
+    fn pass(&self) -> u64 {
+        let now = monotonic_ns();
+        match self
+            .0
+            .compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => now,
+            Err(before) => before,
+        }
+    }
+}
 
 /// A marker, and the driver's event for it.
 #[derive(Debug)]
@@ -29,7 +64,7 @@ unsafe extern "C" fn passed(_event: cl_event, _status: cl_int, data: *mut c_void
     // SAFETY: `Marker::put` made it for this one call.
     let moment = unsafe { Arc::from_raw(data.cast::<Moment>().cast_const()) };
     // A command that failed is over as well.
-    moment.0.store(monotonic_ns(), Ordering::Release);
+    moment.pass();
 }
 
 impl Marker {
@@ -69,12 +104,28 @@ impl Marker {
     /// When it was passed, if it was.
     pub fn done_ns(&self) -> Option<u64> {
         match self.moment.0.load(Ordering::Acquire) {
+            0 if self.is_complete() => {
+                let ns = self.moment.pass();
+                self.let_go();
+                Some(ns)
+            }
             0 => None,
             ns => {
                 self.let_go();
                 Some(ns)
             }
         }
+    }
+
+    /// What the driver says of it.
+    fn is_complete(&self) -> bool {
+        // Locked, so that no other thread gives the event back meanwhile.
+        let event = locked(&self.event);
+        if *event == 0 {
+            return false;
+        }
+        // SAFETY: the reference that the driver gave us.
+        unsafe { is_complete(*event as cl_event) }
     }
 
     fn let_go(&self) {

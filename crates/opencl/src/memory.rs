@@ -186,26 +186,114 @@ unsafe fn end_with(object: cl_mem, charge: Charge) -> Result<(), cl_int> {
     Err(CL_OUT_OF_HOST_MEMORY)
 }
 
-/// Charges of memory that is known by its address.
-static BY_ADDRESS: OnceLock<Mutex<HashMap<usize, Charge>>> = OnceLock::new();
+/// Memory that is known by its address.
+#[derive(Debug)]
+struct Placed {
+    charge: Charge,
+    /// The context that it was made in. A driver frees it for no other.
+    context: usize,
+}
 
-fn by_address() -> &'static Mutex<HashMap<usize, Charge>> {
-    BY_ADDRESS.get_or_init(Mutex::default)
+/// By address.
+static PLACED: OnceLock<Mutex<HashMap<usize, Placed>>> = OnceLock::new();
+
+fn placed() -> &'static Mutex<HashMap<usize, Placed>> {
+    PLACED.get_or_init(Mutex::default)
 }
 
 /// Keeps the charge of memory at an address.
-pub(crate) fn keep(address: *mut c_void, charge: Charge) {
+pub(crate) fn keep(context: cl_context, address: *mut c_void, charge: Charge) {
     if charge.is_nothing() {
         return;
     }
-    let before = locked(by_address()).insert(address as usize, charge);
+    let context = context as usize;
+    let before = locked(placed()).insert(address as usize, Placed { charge, context });
     // The driver hands out no address that is in use: the memory before was freed without the layer seeing it.
     if let Some(before) = before {
-        before.end();
+        before.charge.end();
     }
 }
 
-/// Takes the charge of memory at an address out of the table.
-pub(crate) fn taken(address: *mut c_void) -> Option<Charge> {
-    locked(by_address()).remove(&(address as usize))
+/// Takes the charge of memory at an address out of the table, if it was made in this context.
+pub(crate) fn taken(context: cl_context, address: *mut c_void) -> Option<Charge> {
+    if !driver::is_counted() {
+        return None;
+    }
+    let mut all = locked(placed());
+    let is_its_own = all.get(&(address as usize))?.context == context as usize;
+    is_its_own
+        .then(|| all.remove(&(address as usize)))?
+        .map(|found| found.charge)
+}
+
+/// Memory that a command is going to free: nothing else at the same address is meant later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    address: usize,
+    /// The first of its charge's handles: no two are alike.
+    handle: u64,
+}
+
+/// The name of the memory at an address, if it was made in this context and is charged.
+pub(crate) fn named(context: cl_context, address: *mut c_void) -> Option<Named> {
+    if !driver::is_counted() {
+        return None;
+    }
+    let all = locked(placed());
+    let found = all.get(&(address as usize))?;
+    (found.context == context as usize).then_some(Named {
+        address: address as usize,
+        handle: *found.charge.0.first()?,
+    })
+}
+
+/// The memory of this name was freed: its charge ends, if it has not.
+pub(crate) fn freed(name: Named) {
+    let found = {
+        let mut all = locked(placed());
+        match all.get(&name.address) {
+            Some(found) if found.charge.0.first() == Some(&name.handle) => all.remove(&name.address),
+            _ => None,
+        }
+    };
+    if let Some(found) = found {
+        found.charge.end();
+    }
+}
+
+/// A charge for tests, and whether it is kept.
+#[cfg(test)]
+pub(crate) fn keep_for_test(address: usize, handle: u64) -> Named {
+    keep(
+        core::ptr::null_mut(),
+        address as *mut c_void,
+        Charge(vec![handle]),
+    );
+    Named { address, handle }
+}
+
+#[cfg(test)]
+pub(crate) fn is_kept(name: Named) -> bool {
+    let all = locked(placed());
+    all.get(&name.address)
+        .is_some_and(|found| found.charge.0 == [name.handle])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_freed_later_ends_its_own_charge_and_no_newer_one() {
+        let first = keep_for_test(0x1000, 7);
+        freed(Named { handle: 6, ..first });
+        assert!(is_kept(first), "a name of another charge");
+        freed(first);
+        assert!(!is_kept(first));
+        // The address was handed out again before the driver told of the command that freed it.
+        let second = keep_for_test(0x1000, 8);
+        freed(first);
+        assert!(is_kept(second));
+        freed(second);
+    }
 }

@@ -1,7 +1,9 @@
 //! The command queues of this process on devices of the slice.
 //!
-//! A queue is noticed at its first launch, by whichever call the program made it. It is forgotten when its last reference
-//! goes. The gate's thread puts markers into queues that live, and into no other: the lock of a queue is held meanwhile.
+//! A queue is noticed at its first launch, by whichever call the program made it. It is forgotten when the program's last
+//! reference goes. The driver's own count would not do: two threads that release at once both read the same number of
+//! it, and drivers count references of events as well. The gate's thread puts markers into queues that live, and into no
+//! other: the lock of a queue is held meanwhile.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
@@ -11,7 +13,7 @@ use crate::below;
 use crate::cl::*;
 use crate::devices::{self, Charged};
 use crate::driver::locked;
-use crate::marks::Marker;
+use crate::marks::{self, Marker};
 
 /// One queue.
 #[derive(Debug)]
@@ -21,30 +23,84 @@ pub(crate) struct Queue {
     /// Its commands run one after the other.
     pub in_order: bool,
     handle: usize,
+    /// Launches that have begun, and those that the driver has taken.
+    begun: AtomicU64,
     launches: AtomicU64,
     tail: Mutex<Tail>,
 }
 
-/// The newest marker of the layer's own in a queue.
+/// The end of a queue, as far as the layer knows it.
 #[derive(Debug, Default)]
 struct Tail {
-    /// With the number of launches before it.
+    /// The newest marker of the layer's own, with the number of launches before it.
     marker: Option<(Marker, u64)>,
+    /// The event of the newest launch into a queue that keeps the order, with its number. A driver says that a kernel is
+    /// over before it calls the program back, and passes a marker only after that. The program's callback may launch.
+    newest: Option<(Launched, u64)>,
     is_gone: bool,
 }
 
+/// The event of a launch, of which the layer holds a reference.
+#[derive(Debug)]
+struct Launched(usize);
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        // SAFETY: the reference that the layer holds.
+        unsafe { below::clReleaseEvent(self.0 as cl_event) };
+    }
+}
+
 impl Queue {
-    /// Counts a launch.
-    pub fn launched(&self) {
-        self.launches.fetch_add(1, Ordering::AcqRel);
+    /// Launches by `call`, which has a place for the launch's event, and counts that.
+    ///
+    /// # Safety
+    /// `event` is the program's place for the event, or null.
+    pub unsafe fn launch(&self, event: *mut cl_event, call: impl FnOnce(*mut cl_event) -> cl_int) -> cl_int {
+        let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut own: cl_event = core::ptr::null_mut();
+        let is_own = self.in_order && event.is_null();
+        let result = call(if is_own { &raw mut own } else { event });
+        if result != CL_SUCCESS {
+            // It is no launch of the queue's: the numbers meet again.
+            self.begun.fetch_sub(1, Ordering::AcqRel);
+            return result;
+        }
+        let launched = match (is_own, self.in_order) {
+            (true, _) => own,
+            // SAFETY: the program's place, which the driver has filled in.
+            (false, true) => unsafe { event.read() },
+            (false, false) => core::ptr::null_mut(),
+        };
+        // SAFETY: the program's own event, which it holds until this call has returned.
+        let is_kept =
+            !launched.is_null() && (is_own || unsafe { below::clRetainEvent(launched) } == CL_SUCCESS);
+        let kept = is_kept.then(|| Launched(launched as usize));
+        let mut tail = locked(&self.tail);
+        let taken = self.launches.fetch_add(1, Ordering::AcqRel) + 1;
+        // Another thread launched meanwhile: which of the two came first is not known.
+        let is_newest = taken == number && self.begun.load(Ordering::Acquire) == number;
+        let before = core::mem::replace(
+            &mut tail.newest,
+            kept.filter(|_| is_newest).map(|event| (event, taken)),
+        );
+        drop(tail);
+        drop(before);
+        CL_SUCCESS
     }
 
     /// Whether launches are not known to be over. It waits for nothing.
     pub fn is_running(&self) -> bool {
-        let launches = self.launches.load(Ordering::Acquire);
         let mut tail = locked(&self.tail);
+        let launches = self.launches.load(Ordering::Acquire);
         if tail.is_gone {
             return false;
+        }
+        if let Some((event, upto)) = &tail.newest
+            && *upto == launches
+        {
+            // SAFETY: the layer holds a reference.
+            return !unsafe { marks::is_complete(event.0 as cl_event) };
         }
         if let Some((marker, upto)) = &tail.marker
             && *upto == launches
@@ -120,11 +176,52 @@ pub(crate) unsafe fn find(queue: cl_command_queue) -> Found {
         ordinal,
         in_order: properties.unwrap_or(0) & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0,
         handle: queue as usize,
+        begun: AtomicU64::new(0),
         launches: AtomicU64::new(0),
         tail: Mutex::default(),
     });
     let mut all = all().write().unwrap_or_else(PoisonError::into_inner);
     Found::Gated(Arc::clone(all.entry(queue as usize).or_insert(new)))
+}
+
+/// How many references the program holds of each queue.
+fn references() -> &'static Mutex<HashMap<usize, usize>> {
+    static REFERENCES: OnceLock<Mutex<HashMap<usize, usize>>> = OnceLock::new();
+    REFERENCES.get_or_init(Mutex::default)
+}
+
+/// The program was given a queue: a new one, or the device's own once more.
+pub(crate) fn created(queue: cl_command_queue) {
+    *locked(references()).entry(queue as usize).or_default() += 1;
+}
+
+/// The program has one more reference of a queue.
+pub(crate) fn retained(queue: cl_command_queue) {
+    if let Some(count) = locked(references()).get_mut(&(queue as usize)) {
+        *count += 1;
+    }
+}
+
+/// The program is about to release a reference. Returns whether it is the last one.
+pub(crate) fn released(queue: cl_command_queue) -> bool {
+    let mut all = locked(references());
+    match all.get_mut(&(queue as usize)) {
+        Some(count @ 2..) => {
+            *count -= 1;
+            false
+        }
+        Some(_) => {
+            all.remove(&(queue as usize));
+            true
+        }
+        // A call that the layer does not know has made it: the driver's count is the best there is.
+        None => {
+            drop(all);
+            // SAFETY: the program's own queue, or one that the driver refuses.
+            let count = unsafe { below::of_queue::<cl_uint>(queue, CL_QUEUE_REFERENCE_COUNT) };
+            count.is_none_or(|count| count <= 1)
+        }
+    }
 }
 
 /// Forgets a queue whose last reference goes next. Returns it if it was noticed.
@@ -135,7 +232,8 @@ pub(crate) fn forget(queue: cl_command_queue) -> Option<Arc<Queue>> {
         .remove(&(queue as usize))?;
     let mut tail = locked(&gone.tail);
     tail.is_gone = true;
-    tail.marker = None;
+    let ended = (tail.marker.take(), tail.newest.take());
     drop(tail);
+    drop(ended);
     Some(gone)
 }

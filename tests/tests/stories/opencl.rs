@@ -115,9 +115,11 @@ fn memory_is_charged_for_as_long_as_its_object_lives() {
         ("image,gone", 1),
         ("svm", 1),
         ("svm,charged", 1),
+        ("svm,other", 1),
         ("svm,gone", 1),
         ("svm,freed", 1),
         ("child", 7),
+        ("parent,keeps", 1),
         ("parent", 1),
         ("again", 1),
     ] {
@@ -133,9 +135,12 @@ struct Spinner {
 }
 
 impl Spinner {
-    fn start(mut command: Command, words: &[&str]) -> Self {
+    fn start(command: Command, words: &[&str]) -> Self {
+        Self::begin(command, &[&["spin", "4"], words].concat())
+    }
+
+    fn begin(mut command: Command, words: &[&str]) -> Self {
         let mut child = command
-            .args(["spin", "4"])
             .args(words)
             // As many in each kernel of both: some milliseconds.
             .env("ROUNDS", "1000")
@@ -213,6 +218,33 @@ fn queues_out_of_order_are_held_to_their_share() {
         return;
     };
     assert!((22.0..=38.0).contains(&share), "{share}");
+}
+
+/// A driver calls the program back in a thread of its own, which waits at the gate with the launch.
+#[test]
+fn a_program_that_launches_in_its_callbacks_goes_on_beside_another() {
+    let host = pocl();
+    let Some(program) = opencl_program(TENANT, host.folder()) else {
+        return;
+    };
+    let terms = ["--memory", "256MiB", "--compute", "40%"];
+    let _other = Spinner::start(in_slice(&host, &terms, &program), &["1"]);
+    let mut chain = Spinner::begin(in_slice(&host, &terms, &program), &["chain"]);
+    until("it has launched some kernels", || {
+        (chain.done() > 60).then_some(())
+    });
+}
+
+#[test]
+fn queues_come_and_go_while_the_device_is_shared() {
+    let host = pocl();
+    let Some(program) = opencl_program(TENANT, host.folder()) else {
+        return;
+    };
+    let terms = ["--memory", "256MiB", "--compute", "40%"];
+    let _other = Spinner::start(in_slice(&host, &terms, &program), &["1"]);
+    let output = finish(in_slice(&host, &terms, &program).arg("churn"));
+    assert_eq!(succeeded(&output), "churned 240\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Contexts: a device of which the slice has no share gets none. And ends of queues.
+//! Contexts: a device of which the slice has no share gets none.
 #![allow(non_snake_case)]
 
 use core::ffi::c_void;
@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use super::guarded;
 use crate::cl::*;
 use crate::devices::{self, Charged};
-use crate::{below, driver, queues};
+use crate::{below, driver};
 
 /// Charges the devices for their contexts.
 ///
@@ -84,21 +84,5 @@ pub(super) unsafe extern "C" fn clCreateContextFromType(
                 }
             }
         }
-    })
-}
-
-pub(super) unsafe extern "C" fn clReleaseCommandQueue(queue: cl_command_queue) -> cl_int {
-    guarded(CL_OUT_OF_RESOURCES, || {
-        if let Some(known) = queues::known(queue) {
-            // SAFETY: a queue of the driver's, as it was noticed.
-            let references = unsafe { below::of_queue::<cl_uint>(queue, CL_QUEUE_REFERENCE_COUNT) };
-            // Before the call: afterwards the handle may already be another thread's new queue.
-            if references.is_none_or(|references| references <= 1) {
-                driver::queue_ends(queue, known.ordinal);
-                queues::forget(queue);
-            }
-        }
-        // SAFETY: the argument is handed on as it came.
-        unsafe { below::clReleaseCommandQueue(queue) }
     })
 }

@@ -98,7 +98,8 @@ unsafe fn answer(name: *const c_char, platform: usize, theirs: *mut c_void) -> *
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     match OURS.iter().find(|(ours, _)| *ours == name) {
-        None => theirs,
+        // A driver may tell its own function behind a core name, which would pass the layer.
+        None => super::named(name).unwrap_or(theirs),
         Some((_, name)) => {
             locked(functions()).insert((*name, platform), theirs as usize);
             name.ours()
@@ -152,7 +153,7 @@ unsafe fn allocate(
                 None => Err(CL_INVALID_OPERATION),
                 Some(address) => {
                     let theirs = core::mem::transmute::<usize, Alloc>(address);
-                    svm::allocate(&devices, size, || {
+                    svm::allocate(context, &devices, size, || {
                         let mut why = CL_SUCCESS;
                         let pointer = theirs(context, device, properties, size, alignment, &raw mut why);
                         match pointer.is_null() {
@@ -228,11 +229,11 @@ unsafe fn free_by(name: Name, context: cl_context, pointer: *mut c_void) -> cl_i
             let theirs = core::mem::transmute::<usize, unsafe extern "C" fn(cl_context, *mut c_void) -> cl_int>(
                 address,
             );
-            let charge = memory::taken(pointer);
+            let charge = memory::taken(context, pointer);
             let result = theirs(context, pointer);
             match charge {
                 Some(charge) if result == CL_SUCCESS => charge.end(),
-                Some(charge) => memory::keep(pointer, charge),
+                Some(charge) => memory::keep(context, pointer, charge),
                 None => {}
             }
             result
@@ -270,6 +271,9 @@ unsafe extern "C" fn create_command_buffer(
                 platform_of_queue(first)
             };
             let Some(address) = function(Name::CreateCommandBuffer, platform) else {
+                if !error.is_null() {
+                    error.write(CL_INVALID_OPERATION);
+                }
                 return core::ptr::null_mut();
             };
             let theirs = core::mem::transmute::<
@@ -325,11 +329,37 @@ unsafe extern "C" fn enqueue_command_buffer(
                     *mut cl_event,
                 ) -> cl_int,
             >(address);
-            let call = || theirs(count, queues, buffer, waits, list, event);
+            let call = |event| theirs(count, queues, buffer, waits, list, event);
             match queue.is_null() {
-                true => call(),
-                false => gated(queue, single(buffer as usize), call),
+                true => call(event),
+                false => gated(queue, single(buffer as usize), event, call),
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_the_core_leads_to_the_layer_too() {
+        let theirs = core::ptr::dangling_mut::<c_void>();
+        // SAFETY: C strings.
+        let told = |name: &CStr, theirs| unsafe { answer(name.as_ptr(), 0, theirs) };
+        for name in [
+            c"clCreateBuffer",
+            c"clSVMAlloc",
+            c"clEnqueueNDRangeKernel",
+            c"clRetainCommandQueue",
+        ] {
+            let ours = told(name, theirs);
+            assert!(!ours.is_null() && ours != theirs, "{name:?}");
+            assert!(
+                told(name, core::ptr::null_mut()).is_null(),
+                "the driver has none: {name:?}"
+            );
+        }
+        assert_eq!(told(c"clCreateUserEvent", theirs), theirs);
+    }
 }

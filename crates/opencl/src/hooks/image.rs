@@ -35,7 +35,9 @@ fn element_bytes(format: ImageFormat) -> u64 {
 
 /// Bytes of an image. It saturates, and every limit refuses that.
 fn image_bytes(format: ImageFormat, image: &ImageDescription) -> u64 {
-    if !image.of.is_null() {
+    // Images of these types only can stand over other memory.
+    let may_be_over = matches!(image.kind, CL_MEM_OBJECT_IMAGE1D_BUFFER | CL_MEM_OBJECT_IMAGE2D);
+    if may_be_over && !image.of.is_null() {
         return 0;
     }
     let at_least_one = |number: usize| (number as u64).max(1);
@@ -239,6 +241,15 @@ mod tests {
             ..none
         };
         assert_eq!(image_bytes(format(RGBA, FLOAT), &over), 0, "over a buffer");
+        let not_over = ImageDescription {
+            kind: CL_MEM_OBJECT_IMAGE3D,
+            ..over
+        };
+        assert_eq!(
+            image_bytes(format(RGBA, FLOAT), &not_over),
+            256,
+            "it stands over none"
+        );
     }
 
     #[test]

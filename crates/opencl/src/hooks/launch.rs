@@ -4,6 +4,7 @@
 use core::ffi::c_void;
 
 use divvy_abi::{CUDA_ERROR_UNKNOWN, CUDA_SUCCESS};
+use divvy_limiter::tenant::Tenant;
 
 use super::guarded;
 use crate::below;
@@ -11,35 +12,37 @@ use crate::cl::*;
 use crate::driver::{self, Launch};
 use crate::queues::{self, Found};
 
-/// Launches into a queue by `call`.
+/// Launches into a queue by `call`, which has a place for the launch's event; `event` is the program's.
 ///
 /// # Safety
-/// `queue` is a queue of the driver's, or one that the driver refuses.
+/// `queue` is a queue of the driver's, or one that the driver refuses; `event` is null or valid for writing.
 pub(super) unsafe fn gated(
     queue: cl_command_queue,
     launch: Launch,
-    mut call: impl FnMut() -> cl_int,
+    event: *mut cl_event,
+    mut call: impl FnMut(*mut cl_event) -> cl_int,
 ) -> cl_int {
+    match divvy_limiter::tenant::join() {
+        Ok(Tenant::Unlimited) => return call(event),
+        Ok(Tenant::Member(_)) if driver::is_counted() => {}
+        // A child that was forked has no slice, as CUDA's contexts have none there.
+        _ => return CL_OUT_OF_RESOURCES,
+    }
     // SAFETY: the caller's promise.
     let known = match unsafe { queues::find(queue) } {
         Found::Gated(known) => known,
-        Found::Free => return call(),
+        Found::Free => return call(event),
         Found::Refused => return CL_OUT_OF_RESOURCES,
     };
-    // A child that was forked has no slice, as CUDA's contexts have none there.
-    if !divvy_limiter::account::keeps_charges() {
-        return CL_OUT_OF_RESOURCES;
-    }
     driver::stand_in(known.ordinal);
     let mut told = None;
     let mut pass = || {
-        let result = call();
+        // SAFETY: the caller's promise.
+        let result = unsafe { known.launch(event, &mut call) };
         told = Some(result);
-        if result == CL_SUCCESS {
-            known.launched();
-            CUDA_SUCCESS
-        } else {
-            CUDA_ERROR_UNKNOWN
+        match result {
+            CL_SUCCESS => CUDA_SUCCESS,
+            _ => CUDA_ERROR_UNKNOWN,
         }
     };
     let _answer = driver::launch(queue, known.in_order, launch, &mut pass);
@@ -96,7 +99,7 @@ pub(super) unsafe extern "C" fn clEnqueueNDRangeKernel(
                 grid: shape(dimensions, global),
                 block: shape(dimensions, local),
             };
-            gated(queue, launch, || {
+            gated(queue, launch, event, |event| {
                 below::clEnqueueNDRangeKernel(
                     queue, kernel, dimensions, offset, global, local, waits, list, event,
                 )
@@ -124,7 +127,7 @@ pub(super) unsafe extern "C" fn clEnqueueTask(
     guarded(CL_OUT_OF_RESOURCES, || {
         // SAFETY: the arguments are handed on as they came.
         unsafe {
-            gated(queue, single(kernel as usize), || {
+            gated(queue, single(kernel as usize), event, |event| {
                 below::clEnqueueTask(queue, kernel, waits, list, event)
             })
         }
@@ -148,7 +151,7 @@ pub(super) unsafe extern "C" fn clEnqueueNativeKernel(
         let what = function.map_or(0, |function| function as usize);
         // SAFETY: the arguments are handed on as they came.
         unsafe {
-            gated(queue, single(what), || {
+            gated(queue, single(what), event, |event| {
                 below::clEnqueueNativeKernel(
                     queue, function, arguments, size, objects, list, places, waits, events, event,
                 )

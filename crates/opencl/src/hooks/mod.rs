@@ -6,9 +6,10 @@ mod extension;
 mod image;
 mod launch;
 mod object;
+mod queue;
 mod svm;
 
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::dispatch::Entry;
@@ -16,6 +17,13 @@ use crate::dispatch::Entry;
 /// Runs `body`; a panic inside ends here.
 pub(crate) fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(failed)
+}
+
+/// The layer's function for an entry point that is asked for by its name.
+pub(crate) fn named(name: &CStr) -> Option<*mut c_void> {
+    let name = name.to_str().ok()?;
+    let (_, address) = all().find(|(entry, _)| format!("{entry:?}") == name)?;
+    Some(address.cast_mut())
 }
 
 macro_rules! table {
@@ -29,7 +37,8 @@ macro_rules! table {
 
 table! {
     device: clGetDeviceInfo;
-    context: clCreateContext clCreateContextFromType clReleaseCommandQueue;
+    context: clCreateContext clCreateContextFromType;
+    queue: clCreateCommandQueue clCreateCommandQueueWithProperties clRetainCommandQueue clReleaseCommandQueue;
     object: clCreateBuffer clCreateBufferWithProperties clCreatePipe;
     image: clCreateImage clCreateImageWithProperties clCreateImage2D clCreateImage3D;
     svm: clSVMAlloc clSVMFree clEnqueueSVMFree;
