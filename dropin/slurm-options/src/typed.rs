@@ -47,7 +47,8 @@ pub fn keep(option: usize, text: &str) -> Result<(), String> {
     let known = OPTIONS.get(option).ok_or("an option that is not Divvy's")?;
     (known.check)(text).map_err(|error| {
         let name = known.name.to_string_lossy();
-        format!("divvy: --{name}={text}: {error}; {}", error.hint())
+        // In slurmstepd it goes to a log of root's.
+        spank::line(&format!("divvy: --{name}={text}: {error}; {}", error.hint()))
     })?;
     // A poisoned lock holds whole values: nothing here stops halfway.
     let mut typed = TYPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -61,4 +62,23 @@ pub fn keep(option: usize, text: &str) -> Result<(), String> {
 pub fn kept(option: usize) -> Option<String> {
     let typed = TYPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     typed.get(option).cloned().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_amount_is_refused_in_one_line_and_changes_nothing() {
+        keep(0, "4GiB").expect("an amount");
+        for forged in ["5GiB\n[2026-01-01T00:00:00] error: root was here", "5\u{1b}[2J", &"9".repeat(1 << 20)] {
+            let sentence = keep(0, forged).expect_err("no amount");
+            assert!(sentence.starts_with("divvy: --divvy-memory="), "{sentence}");
+            assert!(!sentence.contains(char::is_control) && sentence.len() < 400, "{sentence}");
+        }
+        assert_eq!(kept(0).as_deref(), Some("4GiB"));
+        keep(1, "30").expect_err("no share");
+        assert_eq!((kept(1), kept(2)), (None, None));
+        keep(usize::MAX, "1GiB").expect_err("no option");
+    }
 }
