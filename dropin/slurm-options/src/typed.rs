@@ -71,10 +71,17 @@ mod tests {
     #[test]
     fn what_is_no_amount_is_refused_in_one_line_and_changes_nothing() {
         keep(0, "4GiB").expect("an amount");
-        for forged in ["5GiB\n[2026-01-01T00:00:00] error: root was here", "5\u{1b}[2J", &"9".repeat(1 << 20)] {
+        for forged in [
+            "5GiB\n[2026-01-01T00:00:00] error: root was here",
+            "5\u{1b}[2J",
+            &"9".repeat(1 << 20),
+        ] {
             let sentence = keep(0, forged).expect_err("no amount");
             assert!(sentence.starts_with("divvy: --divvy-memory="), "{sentence}");
-            assert!(!sentence.contains(char::is_control) && sentence.len() < 400, "{sentence}");
+            assert!(
+                !sentence.contains(char::is_control) && sentence.len() < 400,
+                "{sentence}"
+            );
         }
         assert_eq!(kept(0).as_deref(), Some("4GiB"));
         keep(1, "30").expect_err("no share");
