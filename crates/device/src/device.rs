@@ -5,7 +5,8 @@ use crate::engine::mps;
 use crate::error::HardwareError;
 use crate::hardware::Hardware;
 use crate::inventory::DeviceFacts;
-use crate::memory::heap::{Charge, Heap};
+use crate::memory::charge::Charge;
+use crate::memory::heap::Heap;
 use std::fmt;
 use std::sync::Arc;
 

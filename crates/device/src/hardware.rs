@@ -8,7 +8,7 @@
 use crate::error::HardwareError;
 use crate::inventory::{self, DeviceFacts};
 use crate::log;
-use crate::memory::heap::{Charge, OutOfMemory};
+use crate::memory::charge::{Charge, OutOfMemory};
 use crate::mig::{self, Store};
 use crate::page_file::PageFile;
 use crate::pages::{self, Pages};

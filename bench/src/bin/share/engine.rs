@@ -1,11 +1,20 @@
 //! The emulated device's engine, as its page tells of it: exact, and no program's own word.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use divvy_arbiter::Nanos;
 use divvy_device::{Uuid, devices, engine_usage_in};
 
-use crate::measure::Sample;
+/// What the engine had done at one moment, in nanoseconds of its own clock.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// The moment.
+    pub at: Nanos,
+    /// Time it has run for each process, by its id, up to that moment.
+    pub busy: HashMap<u32, Nanos>,
+}
 
 /// The engine of a host's one device.
 pub struct Engine {

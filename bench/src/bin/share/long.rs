@@ -6,8 +6,9 @@ use std::time::Duration;
 use divvy_arbiter::sim::Outcome;
 use divvy_arbiter::{MILLISECOND, Nanos};
 
+use crate::engine::Sample;
 use crate::host::{Tenant, Way};
-use crate::measure::{Sample, outcome, watch};
+use crate::measure::{outcome, watch};
 use crate::shares::greedy;
 use crate::tenant::Work;
 use crate::{Bench, verdict};

@@ -1,24 +1,14 @@
 //! From what the device says of its engine to the figures that people publish.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use divvy_arbiter::Nanos;
 use divvy_arbiter::sim::{ActorOutcome, Outcome};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Sample};
 
 /// Width of a bin, nanoseconds: what a share over a tenth of a second needs.
 pub const BIN: Nanos = 10_000_000;
-
-/// What the engine had done at one moment, in nanoseconds of its own clock.
-#[derive(Clone, Debug, Default)]
-pub struct Sample {
-    /// The moment.
-    pub at: Nanos,
-    /// Time it has run for each process, by its id, up to that moment.
-    pub busy: HashMap<u32, Nanos>,
-}
 
 /// Between two samples that tell how much each process ran.
 pub const PAUSE: Duration = Duration::from_millis(4);
@@ -98,6 +88,8 @@ fn of_bins(bins: Vec<Vec<u32>>, lasted: Nanos) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]

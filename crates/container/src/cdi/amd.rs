@@ -3,8 +3,9 @@
 use divvy_host::machine::Sysroot;
 use divvy_model::DeviceRecord;
 
+use super::device_name;
+use super::nodes::{all_of, node};
 use super::spec::{Device, DeviceNode, Edits};
-use super::{device_name, generate::all_of, nvidia::node};
 
 /// The node through which all compute goes. It shows no device whose render node is not allowed.
 const KFD: &str = "/dev/kfd";

@@ -7,7 +7,7 @@ use divvy_model::{DeviceRecord, Vendor};
 
 use super::emulated::{self, Emulated};
 use super::libraries::Capabilities;
-use super::spec::{Device, Edits, Spec};
+use super::spec::Spec;
 use super::{amd, nvidia};
 
 /// What is to be written.
@@ -76,22 +76,4 @@ pub fn generate(root: &Sysroot, records: &[DeviceRecord], options: &Options) -> 
         })
     });
     files.collect()
-}
-
-/// A device called `all`, with the nodes of all the others.
-pub fn all_of(devices: &[Device]) -> Option<Device> {
-    let mut edits = Edits::default();
-    for node in devices
-        .iter()
-        .flat_map(|device| &device.container_edits.device_nodes)
-    {
-        if !edits.device_nodes.contains(node) {
-            edits.device_nodes.push(node.clone());
-        }
-    }
-    (!devices.is_empty()).then(|| Device {
-        name: "all".into(),
-        container_edits: edits,
-        ..Device::default()
-    })
 }

@@ -6,6 +6,7 @@ mod emulated;
 mod generate;
 mod libraries;
 mod name;
+mod nodes;
 mod nvidia;
 mod slice;
 mod spec;

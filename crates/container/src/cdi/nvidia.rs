@@ -3,34 +3,14 @@
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault, Hardware};
 
+use super::device_name;
 use super::libraries::{Capabilities, Capability, libraries, programs};
+use super::nodes::{all_of, node};
 use super::spec::{Device, DeviceNode, Edits};
-use super::{device_name, generate::all_of};
 use crate::inject::{bind, over_libraries};
 
 /// Nodes that every container with one of NVIDIA's devices has.
 const COMMON: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
-
-/// A node that a container may use and not make; none where a tree has a link there that leads nowhere inside it.
-pub fn node(root: &Sysroot, path: &str) -> Option<DeviceNode> {
-    let host_path = match root.is_own() {
-        true => String::new(),
-        false => {
-            let within = path.trim_start_matches('/');
-            let there = root.path(within);
-            let place = root
-                .real(within)
-                .or_else(|| (!there.is_symlink()).then_some(there));
-            place?.display().to_string()
-        }
-    };
-    Some(DeviceNode {
-        path: path.into(),
-        host_path,
-        permissions: "rw".into(),
-        ..DeviceNode::default()
-    })
-}
 
 /// The devices: GPUs by index and UUID, MIG instances by `index:instance`, and all of them.
 pub fn devices(root: &Sysroot, records: &[DeviceRecord]) -> Vec<Device> {

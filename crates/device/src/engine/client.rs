@@ -30,12 +30,6 @@ const REAP_EVERY: u64 = 5_000_000;
 /// What a task does on the engine: it executes, and returns how long that lasts, in nanoseconds.
 pub type Run = Box<dyn FnOnce(&Running<'_>) -> u64 + Send>;
 
-/// A task's work on an engine.
-pub struct EngineWork {
-    client: Arc<EngineClient>,
-    run: Run,
-}
-
 /// Finds the page of an engine. If the argument is true, this process is about to use the engine, and the page is that
 /// of the device it uses. Otherwise the page is only looked at.
 pub type Source = Box<dyn Fn(bool) -> Result<PageFile, rustix::io::Errno> + Send + Sync>;
@@ -167,10 +161,8 @@ impl EngineClient {
     /// A task's work that takes the engine.
     pub fn work(self: &Arc<EngineClient>, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Work {
         if self.timing != Timing::Free && self.join().is_some() {
-            return Work::Engine(EngineWork {
-                client: Arc::clone(self),
-                run: Box::new(run),
-            });
+            let client = Arc::clone(self);
+            return Work::Engine(Box::new(move |task| client.ready(task, Box::new(run))));
         }
         let client = Arc::clone(self);
         Work::Pool(Box::new(move || {
@@ -472,14 +464,6 @@ fn restore(job: &mut Job, known: &Scheduled) {
     {
         job.state = State::Closed;
         job.extent = length;
-    }
-}
-
-impl EngineWork {
-    /// The work before this task has been executed.
-    pub fn ready(self, task: Arc<Task>) {
-        let client = Arc::clone(&self.client);
-        client.ready(task, self.run);
     }
 }
 

@@ -8,7 +8,6 @@
 
 use super::pool::Pool;
 use crate::clock;
-use crate::engine::client::EngineWork;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -19,8 +18,8 @@ pub enum Work {
     Marker,
     /// Runs on a thread of the pool.
     Pool(Box<dyn FnOnce() + Send>),
-    /// Runs on an engine whose time is modelled, which says when it is done.
-    Engine(EngineWork),
+    /// Is given its task when its turn comes: an engine whose time is modelled executes it, and says when it is done.
+    Engine(Box<dyn FnOnce(Arc<Task>) + Send>),
     /// Runs on the thread that waits for its turn with [`Task::wait_turn`] and then calls [`Task::finish`].
     Caller,
 }
@@ -232,7 +231,7 @@ fn all_before_executed(task: &Arc<Task>) -> Vec<Step> {
     match inner.work.take() {
         Some(Work::Engine(work)) => {
             drop(inner);
-            work.ready(Arc::clone(task));
+            work(Arc::clone(task));
             Vec::new()
         }
         Some(Work::Marker) => {

@@ -4,6 +4,7 @@
 //! share slabs of one page with others of the same heap. A device has one heap for direct allocations, and each pool
 //! has its own. Pages are charged to the device when mapped and given back when unmapped.
 
+use super::charge::{Charge, Charged, GRANULE, OutOfMemory, PAGE};
 use super::free_list::FreeList;
 use super::mapping::Mapping;
 use super::store::{FileExtent, Store};
@@ -13,32 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Device memory is handed out in units of this many bytes.
-pub const GRANULE: u64 = 512;
-/// Bytes of a device page.
-pub const PAGE: u64 = 2 << 20;
 /// Allocations up to this many bytes share a page.
 const SMALL: u64 = PAGE / 2;
-
-/// Where device memory is accounted: the device's hardware page, which all processes share.
-pub trait Charge: Send + Sync {
-    /// Takes bytes from the device, or says that there are not enough.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`]: the device has not so many bytes.
-    fn take(&self, bytes: u64) -> Result<(), OutOfMemory>;
-    /// Takes bytes that are counted already, because another process had them, whether or not there are enough.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`]: the account cannot be reached.
-    fn take_over(&self, bytes: u64) -> Result<(), OutOfMemory>;
-    /// Gives bytes back.
-    fn give(&self, bytes: u64);
-}
-
-/// The device has not as many bytes left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OutOfMemory;
 
 /// The memory of one device as this process sees it, or a pool's part of it.
 pub struct Heap {
@@ -53,46 +30,6 @@ pub struct Heap {
 struct Slab {
     free: FreeList,
     pages: Pages,
-}
-
-/// Bytes taken from a device; given back on drop.
-pub struct Charged {
-    charge: Arc<dyn Charge>,
-    bytes: u64,
-}
-
-impl Charged {
-    /// Takes bytes, or says that there are not enough.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`]: the device has not so many bytes.
-    pub fn take(charge: &Arc<dyn Charge>, bytes: u64) -> Result<Charged, OutOfMemory> {
-        charge.take(bytes)?;
-        Ok(Charged {
-            charge: Arc::clone(charge),
-            bytes,
-        })
-    }
-}
-
-impl Charged {
-    /// Takes bytes over from a process that let them go.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`]: the account cannot be reached.
-    pub fn take_over(charge: &Arc<dyn Charge>, bytes: u64) -> Result<Charged, OutOfMemory> {
-        charge.take_over(bytes)?;
-        Ok(Charged {
-            charge: Arc::clone(charge),
-            bytes,
-        })
-    }
-}
-
-impl Drop for Charged {
-    fn drop(&mut self) {
-        self.charge.give(self.bytes);
-    }
 }
 
 /// Mapped and charged pages. The fields are dropped in order: unmapped, emptied, given back.
@@ -154,7 +91,7 @@ impl Pages {
     }
 
     fn bytes(&self) -> u64 {
-        self.charged.bytes
+        self.charged.bytes()
     }
 
     /// Their ownership record, written by `write` if there is none yet. None where they have no file.

@@ -1,5 +1,6 @@
 //! Device and host memory by identity addresses: a device pointer is the host address of its bytes.
 
+pub mod charge;
 pub mod file;
 pub mod free_list;
 pub mod heap;

@@ -8,9 +8,8 @@
 //! process that finds it. No living process is needed to remember anything.
 
 use super::lock::{FILE_BYTES, FileLock, Hold, is_locked, open, try_lock};
+use crate::memory::charge::{Charge, Charged, GRANULE, OutOfMemory, PAGE};
 use crate::memory::file::Identity;
-use crate::memory::heap::GRANULE;
-use crate::memory::heap::{Charge, Charged, OutOfMemory, PAGE};
 use crate::memory::store::FileExtent;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
