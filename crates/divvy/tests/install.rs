@@ -177,6 +177,7 @@ fn the_units_are_hardened_as_far_as_systemd_asks() {
         ("divvy-helper.service", "40"),
         ("divvy-nri.service", "49"),
         ("divvy-slice@.service", "49"),
+        ("divvy-vm-restore.service", "45"),
     ] {
         let threshold = format!("--threshold={most}");
         let words = ["security", "--offline=true", "--no-pager", threshold.as_str()];
@@ -204,5 +205,22 @@ fn the_units_are_read_by_systemd_without_a_complaint() {
         // Of other units of the machine it may have its own opinion.
         let ours: Vec<&str> = said.lines().filter(|line| line.contains("divvy")).collect();
         assert!(fine && ours.is_empty(), "{name}: {said}");
+    }
+    // The one that `divvy vm prepare` installs, on a copy of a machine.
+    let copy = host.folder().join("copy");
+    for folder in ["etc", "usr/lib/systemd/system"] {
+        std::fs::create_dir_all(copy.join(folder)).expect("a folder");
+    }
+    std::fs::write(copy.join("etc/os-release"), "ID=debian\n").expect("written");
+    let text = copy.to_str().expect("text");
+    let said = host.text(&["vm", "prepare", "--sysroot", text, "--apply"]);
+    assert!(
+        said.contains("not run: systemctl enable divvy-vm-restore.service"),
+        "{said}"
+    );
+    let unit = copy.join("etc/systemd/system/divvy-vm-restore.service");
+    if let Some((fine, said)) = analyze(&["verify", "--man=no"], &unit) {
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains("divvy")).collect();
+        assert!(fine && ours.is_empty(), "{said}");
     }
 }

@@ -7,8 +7,10 @@ use std::path::Path;
 
 use divvy_host::built::Built;
 use divvy_host::machine::Sysroot;
+use divvy_model::Code;
 use divvy_vm::prepare::apply::{apply, undo};
 use divvy_vm::prepare::plan::Plan;
+use divvy_vm::record::Store;
 
 const GRUB: &str = "GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet splash\"\n";
 const ENTRY: &str = "title Linux\nlinux /vmlinuz\noptions root=/dev/sda2 rw\n";
@@ -277,6 +279,68 @@ fn what_was_edited_behind_the_plan_is_let_be() {
     undo(folder.path()).expect("put back");
     let now = std::fs::read_to_string(folder.path().join("etc/default/grub")).expect("it is there");
     assert_eq!(now, edited);
+}
+
+#[test]
+fn two_administrators_do_not_write_at_once() {
+    let (folder, built) = machine(MACHINES[0].1, MACHINES[0].2, "GenuineIntel");
+    let (before, planned) = (everything(folder.path()), plan(&built));
+    let first = Store::open(folder.path()).expect("a folder of records");
+    for fault in [
+        apply(folder.path(), &planned).expect_err("another is at work"),
+        undo(folder.path()).map(|_| ()).expect_err("another is at work"),
+    ] {
+        assert_eq!(fault.code, Code::VmHeld);
+        assert!(fault.message.contains("another `divvy vm`"), "{fault:?}");
+    }
+    assert_eq!(everything(folder.path()), before);
+    drop(first);
+    apply(folder.path(), &planned).expect("it is alone");
+}
+
+/// With systemd, the plan has the unit that binds groups again; a package's own is only enabled.
+#[test]
+fn groups_go_to_vfio_again_at_each_start() {
+    for packaged in [false, true] {
+        let (folder, built) = machine(MACHINES[0].1, MACHINES[0].2, "GenuineIntel");
+        built.file("usr/lib/systemd/system/basic.target", "");
+        built.file("etc/systemd/system/multi-user.target.wants/x", "");
+        if packaged {
+            built.file("usr/lib/systemd/system/divvy-vm-restore.service", "");
+        }
+        let before = everything(folder.path());
+        let root = Sysroot::at(built.root());
+        let make = || {
+            let plan = Plan::make(&root, false).expect("a plan");
+            plan.with_restore(&root, Path::new("/opt/bin/divvy"))
+                .expect("a plan")
+        };
+        let first = make();
+        let unit = "etc/systemd/system/divvy-vm-restore.service";
+        let written = first.changes.iter().find(|change| change.path == unit);
+        assert_eq!(
+            written.map(|change| change.after.contains("\nExecStart=/opt/bin/divvy vm restore\n")),
+            (!packaged).then_some(true)
+        );
+        let last = first.commands.last().expect("a command");
+        assert_eq!(last.words, ["systemctl", "enable", "divvy-vm-restore.service"]);
+        apply(folder.path(), &first).expect("written");
+        // As systemd does it.
+        let link = "etc/systemd/system/multi-user.target.wants/divvy-vm-restore.service";
+        assert_eq!(last.undo, ["rm", "-f", &format!("/{link}")]);
+        built.link(link, &format!("/{unit}"));
+        assert!(make().is_empty(), "again there is nothing to do");
+        undo(folder.path()).expect("put back");
+        built.remove(link);
+        assert_eq!(everything(folder.path()), before);
+    }
+    // Without systemd there is no unit.
+    let (_folder, built) = machine(MACHINES[0].1, MACHINES[0].2, "GenuineIntel");
+    let root = Sysroot::at(built.root());
+    let without = plan(&built)
+        .with_restore(&root, Path::new("/divvy"))
+        .expect("a plan");
+    assert_eq!(without, plan(&built));
 }
 
 /// An end in the middle of `--apply` leaves the last files as they were, and one of `--undo` the first.

@@ -48,6 +48,7 @@ mod supervised;
 mod tools;
 mod trouble;
 mod unlimited;
+mod vm_restore;
 mod vm_run;
 mod workers;
 mod wrapper;

@@ -21,12 +21,13 @@ const SHELLS: [(&str, &str); 3] = [
 ];
 
 /// The units, which a package puts where systemd looks and does not turn on.
-const UNITS: [&str; 5] = [
+const UNITS: [&str; 6] = [
     "divvy-agent.service",
     "divvy-helper.service",
     "divvy-helper.socket",
     "divvy-nri.service",
     "divvy-slice@.service",
+    "divvy-vm-restore.service",
 ];
 
 /// Everything that is built or written for a release.

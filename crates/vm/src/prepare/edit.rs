@@ -2,6 +2,7 @@
 
 /// The value of a shell variable's last assignment, and the text with words added to it. None where the assignment is more
 /// than one plain string: then a person has to look.
+#[must_use]
 pub fn grub(text: &str, variable: &str, words: &[String]) -> Option<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let assigns = |line: &String| {
@@ -41,12 +42,14 @@ pub fn grub(text: &str, variable: &str, words: &[String]) -> Option<String> {
 }
 
 /// The words that a command line lacks.
+#[must_use]
 pub fn lacking(line: &str, words: &[String]) -> Vec<String> {
     let has = |word: &&String| line.split_whitespace().any(|known| known == word.as_str());
     words.iter().filter(|word| !has(word)).cloned().collect()
 }
 
 /// A line of words with those that it lacks.
+#[must_use]
 pub fn line(text: &str, words: &[String]) -> String {
     let lacking = lacking(text, words);
     match (lacking.is_empty(), text.trim()) {
@@ -57,6 +60,7 @@ pub fn line(text: &str, words: &[String]) -> String {
 }
 
 /// An entry of systemd-boot's with words added to its options.
+#[must_use]
 pub fn entry(text: &str, words: &[String]) -> String {
     let mut found = false;
     let mut lines: Vec<String> = Vec::new();
@@ -83,6 +87,7 @@ pub fn entry(text: &str, words: &[String]) -> String {
 }
 
 /// A list of modules, one a line, with one more.
+#[must_use]
 pub fn list(text: &str, module: &str) -> String {
     match text.lines().any(|line| line.trim() == module) {
         true => text.to_owned(),

@@ -2,10 +2,12 @@
 //! and the way back.
 //!
 //! - [`plan`] says which files would be written and which commands follow, by the distribution.
-//! - [`apply`] writes, and puts back byte for byte.
+//! - [`edit`] changes texts that are there. [`apply`] writes, and puts back byte for byte.
+//! - [`at_start`] is the unit that binds groups again at each start.
 
 pub mod apply;
+pub mod at_start;
+pub mod edit;
 pub mod plan;
 
-mod edit;
 mod tree;

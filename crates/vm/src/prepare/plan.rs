@@ -110,7 +110,7 @@ impl Plan {
         self.changes.is_empty() && self.commands.is_empty()
     }
 
-    fn file(
+    pub(super) fn file(
         &mut self,
         root: &Sysroot,
         path: &str,

@@ -89,6 +89,11 @@ pub fn bind(args: &Args, context: &Context) -> Result<u8, Fault> {
         plan.group.number,
         names.join(", ")
     ))?;
+    if divvy_vm::prepare::at_start::is_lacking(&tree) {
+        remark(
+            "a restart of the machine ends this: `divvy vm prepare --apply` installs the unit that repeats it then",
+        );
+    }
     Ok(0)
 }
 

@@ -47,7 +47,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         output::print("the files are as they were\n")?;
         return follow(&words, own);
     }
-    let plan = Plan::make(&tree, args.blacklist)?;
+    let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/divvy".into());
+    let plan = Plan::make(&tree, args.blacklist)?.with_restore(&tree, &program)?;
     if !args.apply {
         if !output::document(context.format, "VmPlan", &plan)? {
             output::print(&plan.text())?;
