@@ -3,9 +3,13 @@
 //! The GPU is a card of two functions: QEMU's plain display, and an Intel HDA controller, which reaches memory by itself. A
 //! second card has a network function in its group. The kernel is Debian's for virtual machines, which has no drivers for
 //! those displays: `uio_pci_generic` stands in for the vendor's.
+//!
+//! A line `unplug ID` that a story prints takes the device of this id out of the machine.
 
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::build::binaries;
@@ -78,7 +82,7 @@ const DEVICES: &[&str] = &[
     "-device",
     "pcie-root-port,id=rp1,chassis=1,addr=0x3",
     "-device",
-    "secondary-vga,bus=rp1,addr=0.0,multifunction=on",
+    "secondary-vga,id=gpu,bus=rp1,addr=0.0,multifunction=on",
     "-device",
     "intel-hda,id=hda,bus=rp1,addr=0.1",
     "-device",
@@ -86,24 +90,37 @@ const DEVICES: &[&str] = &[
     "-device",
     "pcie-root-port,id=rp2,chassis=2,addr=0x4",
     "-device",
-    "secondary-vga,bus=rp2,addr=0.0,multifunction=on",
+    "secondary-vga,id=gpu2,bus=rp2,addr=0.0,multifunction=on",
     "-device",
     "virtio-net-pci,bus=rp2,addr=0.1,disable-legacy=on",
 ];
 
+/// What a machine has besides what every one has.
+#[derive(Default)]
+pub struct More {
+    /// Files, by their path there.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// Programs of `/bin`, with the libraries that they need.
+    pub programs: Vec<PathBuf>,
+    /// Its memory in MiB, where it needs more.
+    pub memory: Option<u32>,
+}
+
 /// Runs a story, a script of root's there, with `divvy`, `vfio-probe`, `strace` and QEMU; what it printed.
 ///
 /// None where something is missing and need not be there.
-pub fn run(machines: &Machines, folder: &Path, story: &str) -> Option<String> {
+pub fn run(machines: &Machines, folder: &Path, story: &str, more: &More) -> Option<String> {
     let strace = strace()?;
     let root = folder.join("root");
-    fs::write(&root, archive(machines, &strace, folder, story)).expect("written");
-    let output = Command::new("timeout")
-        .arg("300")
+    fs::write(&root, archive(machines, &strace, folder, story, more)).expect("written");
+    let control = folder.join("control");
+    let mut machine = Command::new("timeout")
+        .arg(if more.memory.is_some() { "900" } else { "300" })
         .arg(&machines.qemu)
         .args(["-accel", "tcg,thread=multi"])
         .args(["-machine", "q35,kernel-irqchip=split"])
-        .args(["-cpu", "qemu64,+svm", "-smp", "2", "-m", "1280"])
+        .args(["-cpu", "qemu64,+svm", "-smp", "2"])
+        .args(["-m", &more.memory.unwrap_or(1280).to_string()])
         .args([
             "-nodefaults",
             "-no-reboot",
@@ -112,6 +129,7 @@ pub fn run(machines: &Machines, folder: &Path, story: &str) -> Option<String> {
             "-serial",
             "stdio",
         ])
+        .args(["-qmp", &format!("unix:{},server=on,wait=off", control.display())])
         .arg("-kernel")
         .arg(&machines.kernel)
         .arg("-initrd")
@@ -122,14 +140,51 @@ pub fn run(machines: &Machines, folder: &Path, story: &str) -> Option<String> {
         ])
         .args(DEVICES)
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .expect("QEMU starts");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}: {said}: {output:?}", output.status);
+    let mut lines = BufReader::new(machine.stdout.take().expect("it is piped"));
+    let mut said = String::new();
+    loop {
+        let mut line = Vec::new();
+        if lines.read_until(b'\n', &mut line).expect("its output") == 0 {
+            break;
+        }
+        let line = String::from_utf8_lossy(&line).into_owned();
+        if let Some(id) = line.trim().strip_prefix("unplug ") {
+            unplug(&control, id);
+        }
+        said.push_str(&line);
+    }
+    let mut trouble = String::new();
+    let mut errors = machine.stderr.take().expect("it is piped");
+    errors.read_to_string(&mut trouble).expect("its messages");
+    let status = machine.wait().expect("it ends");
+    assert!(status.success(), "{status}: {said}: {trouble}");
     Some(said)
 }
 
-fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str) -> Vec<u8> {
+/// Takes a device out, as QEMU's monitor does.
+fn unplug(control: &Path, id: &str) {
+    let mut stream = UnixStream::connect(control).expect("QEMU listens");
+    let mut answers = BufReader::new(stream.try_clone().expect("a second descriptor"));
+    let mut ask = |line: String| {
+        let mut answer = String::new();
+        answers.read_line(&mut answer).expect("an answer");
+        stream.write_all(line.as_bytes()).expect("sent");
+        answer
+    };
+    // The greeting, the answer to the first command, and that to the second.
+    ask("{\"execute\": \"qmp_capabilities\"}\n".to_owned());
+    ask(format!(
+        "{{\"execute\": \"device_del\", \"arguments\": {{\"id\": \"{id}\"}}}}\n"
+    ));
+    let answer = ask(String::new());
+    assert!(answer.contains("return"), "{answer}");
+}
+
+fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str, more: &More) -> Vec<u8> {
     let mut root = Archive::default();
     for name in ["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var/lib"] {
         root.folder(name);
@@ -169,12 +224,16 @@ fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str) -> Ve
         let path = file.strip_prefix("/").expect("from the root");
         root.file(path.to_str().expect("a path of text"), &read(file), 0o644);
     }
-    let programs = [
+    for (path, bytes) in &more.files {
+        root.file(path, bytes, 0o755);
+    }
+    let mut programs = vec![
         binaries().join("divvy"),
         binaries().join("vfio-probe"),
         strace.to_owned(),
         machines.qemu.clone(),
     ];
+    programs.extend(more.programs.iter().cloned());
     for program in &programs {
         let name = program
             .file_name()

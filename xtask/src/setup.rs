@@ -134,6 +134,13 @@ pub fn for_tests() -> anyhow::Result<()> {
                 "the tests of what machines are told",
             )?;
         }
+        // libvirt's daemon, whose package has no service, and UEFI for machines with large BARs: a suite starts its own.
+        if !is_installed("libvirtd") || !Path::new("/usr/share/OVMF/OVMF_CODE_4M.fd").exists() {
+            debian::install(
+                &["libvirt-daemon", "libvirt-daemon-driver-qemu", "ovmf"],
+                "the tests with libvirt's daemon",
+            )?;
+        }
         debian::machines()?;
         debian::kernel()?;
     }

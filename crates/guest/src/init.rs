@@ -32,6 +32,7 @@ struct Request {
     environment: Vec<(OsString, OsString)>,
     folder: Option<OsString>,
     has_terminal: bool,
+    has_disk: bool,
 }
 
 impl Request {
@@ -52,6 +53,7 @@ impl Request {
                 }
                 b"dir" => request.folder = Some(owned(value)),
                 b"terminal" => request.has_terminal = value == b"yes",
+                b"disk" => request.has_disk = value == b"yes",
                 _ => return Err("the request is of another version".to_owned()),
             }
         }
@@ -93,6 +95,11 @@ pub fn run() {
 
 /// Runs the program; its exit status as a shell has it.
 fn program() -> Result<i32, String> {
+    let request = fs::read("/divvy/request").map_err(|error| format!("read the request: {error}"))?;
+    let request = Request::read(&request)?;
+    if request.has_disk {
+        disk()?;
+    }
     for (kind, to) in [("proc", "proc"), ("sysfs", "sys"), ("devtmpfs", "dev")] {
         let to = format!("{ROOT}/{to}");
         let _there = fs::create_dir(&to);
@@ -109,14 +116,69 @@ fn program() -> Result<i32, String> {
         // A system without these places does without them.
         let _mounted = mount(kind, &to, kind, MountFlags::empty(), c"");
     }
-    let request = fs::read("/divvy/request").map_err(|error| format!("read the request: {error}"))?;
-    let request = Request::read(&request)?;
     let console = console(request.has_terminal).map_err(|error| format!("open the console: {error}"))?;
-    load(&console);
+    load("/divvy/modules", &console);
     nodes();
     rustix::process::chroot(ROOT).map_err(|errno| format!("use the files: {errno}"))?;
     std::env::set_current_dir("/").map_err(|error| format!("use the files: {error}"))?;
     start(&request, &console)
+}
+
+/// Mounts the machine's disk, or the part of it that has a system.
+fn disk() -> Result<(), String> {
+    for (kind, to) in [("proc", "/proc"), ("devtmpfs", "/dev")] {
+        let _there = fs::create_dir(to);
+        mount(kind, to, kind, MountFlags::empty(), c"").map_err(|errno| format!("mount {to}: {errno}"))?;
+    }
+    let console = OpenOptions::new()
+        .write(true)
+        .open("/dev/ttyS0")
+        .map_err(|error| format!("open the console: {error}"))?;
+    load("/divvy/modules-of-disk", &console);
+    let parts = parts()?;
+    let kinds = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let kinds: Vec<&str> = kinds
+        .lines()
+        .filter(|line| !line.starts_with("nodev"))
+        .map(str::trim)
+        .collect();
+    for part in &parts {
+        let from = format!("/dev/{part}");
+        let mounted = |kind: &&str| mount(from.as_str(), ROOT, *kind, MountFlags::empty(), c"").is_ok();
+        if !kinds.iter().any(mounted) {
+            continue;
+        }
+        if ["bin", "usr"]
+            .iter()
+            .any(|name| Path::new(ROOT).join(name).exists())
+        {
+            return Ok(());
+        }
+        let _gone = rustix::mount::unmount(ROOT, rustix::mount::UnmountFlags::empty());
+    }
+    Err(format!(
+        "use the disk: none of {} has a system on one of {}",
+        parts.join(", "),
+        kinds.join(", ")
+    ))
+}
+
+/// The disk and its parts, as the kernel has them. It may still be looking for them.
+fn parts() -> Result<Vec<String>, String> {
+    const LOOKS: u32 = 300;
+    for _ in 0..LOOKS {
+        let text = fs::read_to_string("/proc/partitions").unwrap_or_default();
+        let names = text.lines().filter_map(|line| line.split_whitespace().nth(3));
+        let names: Vec<String> = names
+            .filter(|name| name.starts_with("vda"))
+            .map(str::to_owned)
+            .collect();
+        if !names.is_empty() {
+            return Ok(names);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    Err("use the disk: the kernel does not see it".to_owned())
 }
 
 /// The first serial port, as the terminal of this process's own session.
@@ -143,8 +205,8 @@ fn plain(port: &File) -> io::Result<()> {
 }
 
 /// Loads the modules in their order. One that does not load is told of: the program may do without it.
-fn load(mut console: &File) {
-    let Ok(list) = fs::read_dir("/divvy/modules") else {
+fn load(folder: &str, mut console: &File) {
+    let Ok(list) = fs::read_dir(folder) else {
         return;
     };
     let mut files: Vec<_> = list.flatten().map(|entry| entry.path()).collect();
@@ -257,6 +319,8 @@ mod tests {
             (request.folder, request.has_terminal),
             (Some("/tmp".into()), true)
         );
+        let with = Request::read(b"arg=x\0disk=yes\0").expect("a request");
+        assert!(with.has_disk);
         assert!(Request::read(b"").is_err() && Request::read(b"arg=x\0other=1\0").is_err());
         assert!(!is_first(), "tests have other processes");
     }

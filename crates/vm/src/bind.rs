@@ -268,7 +268,11 @@ pub fn bind(
     let steps = plan.steps(|module| target(root, module));
     let done = steps.iter().try_for_each(|step| {
         step.take(kernel).map_err(|error| {
-            let fault = Fault::new(Code::VmBind, "the kernel refuses to hand the device over")
+            let message = match gone(root, &record) {
+                Some(address) => format!("{address} was taken out of the machine"),
+                None => "the kernel refuses to hand the device over".to_owned(),
+            };
+            let fault = Fault::new(Code::VmBind, message)
                 .cause(step.as_shell())
                 .because(&error);
             match error.kind() {
@@ -299,6 +303,13 @@ pub fn concerns(record: &Record, group: &Group) -> bool {
             .iter()
             .any(|function| function.address == saved.address)
     })
+}
+
+/// A function of a record that is no longer there.
+fn gone<'a>(root: &Sysroot, record: &'a Record) -> Option<&'a str> {
+    let mut saved = record.functions.iter();
+    let gone = saved.find(|saved| Function::read(root, &saved.address).is_none());
+    gone.map(|saved| saved.address.as_str())
 }
 
 /// Whether each function is on the driver that it was given.
@@ -407,7 +418,13 @@ fn give_back(root: &Sysroot, kernel: &mut dyn Kernel, saved: &Saved) -> Result<(
 /// As [`Group::of`]; [`Code::VmHeld`] where a virtual machine has it; [`Code::VmBind`] where not all of it came back.
 pub fn unbind(root: &Sysroot, kernel: &mut dyn Kernel, store: &Store, asked: &str) -> Result<Group, Fault> {
     let records = store.records()?;
-    let group = Group::of(root, asked)?;
+    let group = Group::of(root, asked).map_err(|fault| {
+        match fault.code == Code::UnknownDevice && is_remembered(&records, asked) {
+            true => Fault::new(fault.code, fault.message)
+                .hint("it was on VFIO when it was taken out of the machine: `divvy vm restore` forgets it"),
+            false => fault,
+        }
+    })?;
     let on_vfio: Vec<Function> = group
         .functions
         .iter()
@@ -448,6 +465,11 @@ pub fn unbind(root: &Sysroot, kernel: &mut dyn Kernel, store: &Store, asked: &st
     Err(Fault::new(Code::VmBind, "not all of the group came back")
         .cause(left.join("; "))
         .hint("load the driver that it was on, and try `divvy vm restore`"))
+}
+
+fn is_remembered(records: &[Record], address: &str) -> bool {
+    let mut saved = records.iter().flat_map(|record| &record.functions);
+    saved.any(|saved| saved.address == address)
 }
 
 /// Takes functions off VFIO whose first drivers are not known, and lets the kernel choose.

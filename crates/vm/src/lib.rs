@@ -5,6 +5,7 @@
 //! - [`doctor`]: what keeps a GPU of this machine from a virtual one, in the order in which it is to be fixed.
 //! - [`bind`]: gives a group to vfio-pci, and takes it back. [`kernel`] is what is written, behind a trait; [`record`] is
 //!   what is remembered on disk.
+//! - [`vgpu`]: virtual GPUs that are there.
 //! - [`machine`]: a machine to be, on the processors that [`cpus`] finds near its GPUs; [`output`] writes it for QEMU,
 //!   libvirt and others, [`openstack`] writes and checks what Nova is told.
 //! - [`launch`]: a small machine that is started here, for a test or for one program.
@@ -30,4 +31,5 @@ pub mod prepare;
 pub mod record;
 pub mod restore;
 pub mod status;
+pub mod vgpu;
 pub mod xml;

@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::cpus::{Pinning, nodes, pin};
 use crate::function::Function;
 use crate::group::Group;
+use crate::vgpu::VirtualGpu;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Request {
     pub windows: bool,
     /// The file of its disk.
     pub disk: Option<String>,
+    /// Virtual GPUs, by UUID or PCI address.
+    pub vgpus: Vec<String>,
 }
 
 /// What a machine's memory is made of.
@@ -64,6 +67,35 @@ pub struct Card {
     pub node: usize,
 }
 
+/// UEFI for machines, as a distribution installs it: its code, and the settings that each machine gets a copy of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Firmware {
+    /// The code.
+    pub code: &'static str,
+    /// What a new machine's settings are copied from.
+    pub settings: &'static str,
+}
+
+/// Debian and Ubuntu, RHEL and Fedora, Arch, SUSE.
+const FIRMWARE: [Firmware; 4] = [
+    Firmware {
+        code: "/usr/share/OVMF/OVMF_CODE_4M.fd",
+        settings: "/usr/share/OVMF/OVMF_VARS_4M.fd",
+    },
+    Firmware {
+        code: "/usr/share/edk2/ovmf/OVMF_CODE.fd",
+        settings: "/usr/share/edk2/ovmf/OVMF_VARS.fd",
+    },
+    Firmware {
+        code: "/usr/share/edk2/x64/OVMF_CODE.4m.fd",
+        settings: "/usr/share/edk2/x64/OVMF_VARS.4m.fd",
+    },
+    Firmware {
+        code: "/usr/share/qemu/ovmf-x86_64-code.bin",
+        settings: "/usr/share/qemu/ovmf-x86_64-vars.bin",
+    },
+];
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -71,6 +103,10 @@ pub struct Machine {
     pub request: Request,
     /// Its cards, by slot.
     pub cards: Vec<Card>,
+    /// Its virtual GPUs, in slots behind those of the cards.
+    pub vgpus: Vec<VirtualGpu>,
+    /// UEFI of this host; Debian's where it has none.
+    pub firmware: Firmware,
     /// Its processors.
     pub pinning: Pinning,
     /// The bytes of all BARs: how large the window for them has to be.
@@ -124,8 +160,17 @@ impl Machine {
                 (slot, node)
             }));
         }
+        let vgpus = request
+            .vgpus
+            .iter()
+            .map(|id| VirtualGpu::find(root, id))
+            .collect::<Result<Vec<_>, Fault>>()?;
         let host = nodes(root);
-        let wanted: Vec<u32> = cards.iter().filter_map(|(_, node)| *node).collect();
+        let of_cards = cards.iter().map(|(_, node)| *node);
+        let wanted: Vec<u32> = of_cards
+            .chain(vgpus.iter().map(|vgpu| vgpu.numa))
+            .flatten()
+            .collect();
         let pinning = pin(&host, &wanted, request.vcpus)?;
         let parts = pinning.nodes.len() as u64;
         let unit = request.pages.bytes() * parts;
@@ -156,7 +201,19 @@ impl Machine {
                 functions,
             })
             .collect();
+        let vgpus = vgpus
+            .into_iter()
+            .map(|vgpu| VirtualGpu {
+                node: place(vgpu.numa),
+                ..vgpu
+            })
+            .collect();
+        let mut known = FIRMWARE.into_iter();
         Ok(Self {
+            vgpus,
+            firmware: known
+                .find(|firmware| root.has(firmware.code.trim_start_matches('/')))
+                .unwrap_or(FIRMWARE[0]),
             request,
             cards,
             pinning,
@@ -186,6 +243,12 @@ impl Machine {
     #[must_use]
     pub fn has_nodes(&self) -> bool {
         self.pinning.nodes.len() > 1
+    }
+
+    /// Whether it starts by UEFI: Windows wants it, and only UEFI has room for large BARs.
+    #[must_use]
+    pub fn has_uefi(&self) -> bool {
+        self.request.windows || self.needs_window()
     }
 
     /// Whether the BARs need a larger window than firmware opens by itself.

@@ -4,6 +4,8 @@ mod cdi;
 mod configure;
 mod engines;
 mod hosts;
+mod libvirtd;
 mod oci;
 mod pinning;
+mod vgpus;
 mod virtual_machines;

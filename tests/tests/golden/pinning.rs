@@ -262,6 +262,7 @@ fn judge(name: &str, root: &Path, hwloc: &Hwloc, gpus: Vec<String>, nodes: &BTre
         iommufd: false,
         windows: false,
         disk: None,
+        vgpus: Vec::new(),
     };
     let planned =
         Machine::plan(&Sysroot::at(root), request).unwrap_or_else(|fault| panic!("{name}: {fault:?}"));

@@ -11,7 +11,7 @@ use divvy_tests::clients::{nova_parsers, required_file};
 use divvy_vm::machine::{Machine, Pages, Request};
 use divvy_vm::openstack::conf::{self, Form};
 use divvy_vm::openstack::products;
-use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware};
+use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware, xen};
 
 const LEFT: &str = "0000:65:00.0";
 const RIGHT: &str = "0000:b3:00.0";
@@ -27,6 +27,7 @@ fn request(gpus: &[&str], vcpus: u32) -> Request {
         iommufd: false,
         windows: false,
         disk: Some("/var/lib/images/trainer.qcow2".to_owned()),
+        vgpus: Vec::new(),
     }
 }
 
@@ -267,6 +268,15 @@ fn command_lines_name_each_function_once_and_in_its_place() {
     );
     let lines = vmware::lines(&one);
     assert!(lines.contains("pciPassthru0.id = \"00000:101:00.0\""), "{lines}");
+    let lines = xen::lines(&one);
+    for wanted in [
+        "# xl pci-assignable-add 0000:65:00.1\n",
+        "cpus = [\"1\", \"9\", \"2\", \"10\", \"3\", \"11\"]\n",
+        "bios = \"ovmf\"\n",
+        "pci = [\"0000:65:00.0,permissive=0\", \"0000:65:00.1,permissive=0\"]\n",
+    ] {
+        assert!(lines.contains(wanted), "{wanted}: {lines}");
+    }
     let yaml = kubevirt::yaml(&one);
     assert!(
         yaml.contains("pciVendorSelector: \"10DE:26B9\"") && yaml.contains("pageSize: 1Gi"),
@@ -283,6 +293,13 @@ fn qemu_understands_the_words() {
     let Some(qemu) = required_file("/usr/bin/qemu-system-x86_64", "QEMU (cargo xtask setup)") else {
         return;
     };
+    let settings = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+    let Some(settings) = required_file(settings, "UEFI for machines (cargo xtask setup)") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    // As the command says: its own settings of UEFI are a copy.
+    std::fs::copy(settings, folder.path().join("trainer_VARS.fd")).expect("copied");
     for gpus in [&[LEFT][..], &[LEFT, RIGHT]] {
         let small = Request {
             memory: Bytes(256 << 20),
@@ -302,6 +319,7 @@ fn qemu_understands_the_words() {
         let output = Command::new(qemu.as_path())
             .args(&words[1..])
             .args(["-nodefaults", "-display", "none", "-S"])
+            .current_dir(folder.path())
             .stdin(Stdio::null())
             .output()
             .expect("QEMU starts");

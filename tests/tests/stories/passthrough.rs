@@ -1,7 +1,9 @@
 //! A GPU goes to a virtual machine and comes back: on a kernel with an IOMMU, which QEMU's own processor runs.
 
+use std::path::Path;
+
 use divvy_tests::machine::Machines;
-use divvy_tests::passthrough;
+use divvy_tests::passthrough::{self, More};
 
 const STORY: &str = r#"
 part() { echo "== $*"; }
@@ -43,6 +45,22 @@ part crash
 strace -o /dev/null -P /sys/bus/pci/drivers_probe -e trace=write -e inject=write:signal=KILL:when=2 divvy vm bind 01:00.0
 echo "ended $?"; divvy vm status; divvy vm bind 01:00.0; echo "ended $?"
 part restore; divvy vm restore; echo "ended $?"; state
+part two
+held() { strace -o /dev/null -P /sys/bus/pci/drivers_probe -e trace=write -e inject=write:signal=STOP:when=1 divvy vm bind "$@"; echo "first ended $?"; }
+# Both functions are off their drivers: it stops before the second one is on VFIO, and has its lock.
+stopped() { for at in $1.0 $1.1; do while readlink /sys/bus/pci/devices/0000:$at/driver | grep -qv vfio; do sleep 0.1; done; done; }
+goes_on() { while kill -0 $1; do killall -CONT divvy; sleep 0.2; done 2>/dev/null; wait $1; }
+held 01:00.0 & first=$!
+stopped 01:00; divvy vm bind 01:00.0; echo "ended $?"; divvy vm restore; echo "ended $?"
+goes_on $first; divvy vm status
+part pulled
+echo "unplug gpu"; while [ -e /sys/bus/pci/devices/0000:01:00.0 ]; do sleep 0.1; done
+divvy vm unbind 01:00.0; echo "ended $?"; divvy vm bind 01:00.0; echo "ended $?"
+divvy vm restore; echo "ended $?"; ls /var/lib/divvy/vm
+part between
+held 02:00.0 --with 02:00.1 & first=$!
+stopped 02:00; echo "unplug gpu2"; while [ -e /sys/bus/pci/devices/0000:02:00.0 ]; do sleep 0.1; done
+goes_on $first; ls /var/lib/divvy/vm
 part end
 "#;
 
@@ -63,7 +81,7 @@ const FIRST: &str = "01:00.0 uio_pci_generic (null)\n01:00.1 uio_pci_generic (nu
 fn a_gpu_goes_to_a_machine_and_comes_back() {
     let Some(machines) = Machines::new() else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    let Some(said) = passthrough::run(&machines, folder.path(), STORY) else {
+    let Some(said) = passthrough::run(&machines, folder.path(), STORY, &More::default()) else {
         return;
     };
     let said = said.replace('\r', "");
@@ -147,5 +165,87 @@ fn a_gpu_goes_to_a_machine_and_comes_back() {
             FIRST,
         ],
     );
+    // Two administrators at once: the second one is told, and changes nothing.
+    let two = part(&said, "two");
+    let told = "error[D0058]: another `divvy vm` is changing devices just now";
+    assert_eq!(two.matches(told).count(), 2, "{two}");
+    has("two", &["ended 1", "first ended 0", "bound"]);
+    // The card is pulled out while it is on VFIO, and the other one in the middle of a bind.
+    has(
+        "pulled",
+        &[
+            "error[D0011]: the PCI function 0000:01:00.0 is not there",
+            "`divvy vm restore` forgets it",
+            "0000:01:00.0 is no longer in this machine: forgotten",
+            "ended 0",
+        ],
+    );
+    has(
+        "between",
+        &["0000:02:00.0 was taken out of the machine", "first ended 1"],
+    );
+    for name in ["pulled", "between"] {
+        assert!(!part(&said, name).contains(".json"), "{}", part(&said, name));
+    }
     part(&said, "end");
+}
+
+/// What a machine in the machine starts from, as `cargo xtask setup` has it here.
+fn inner(machines: &Machines) -> More {
+    let read =
+        |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let release = machines
+        .modules
+        .file_name()
+        .expect("a release")
+        .to_string_lossy()
+        .into_owned();
+    let loader = "#!/bin/sh\nexec /lib64/ld-linux-x86-64.so.2 --list \"$1\"\n";
+    let busybox = read(&machines.busybox);
+    More {
+        files: vec![
+            (format!("boot/vmlinuz-{release}"), read(&machines.kernel)),
+            (
+                "usr/share/qemu/linuxboot_dma.bin".into(),
+                read(Path::new("/usr/share/qemu/linuxboot_dma.bin")),
+            ),
+            // The C library's own is a script of another shell.
+            ("bin/ldd".into(), loader.into()),
+            (format!("lib/modules/{release}/modules.alias"), Vec::new()),
+            ("inner/bin/busybox".into(), busybox.clone()),
+            ("inner/bin/sh".into(), busybox),
+        ],
+        programs: vec![divvy_tests::build::binaries().join("divvy-guest")],
+        memory: Some(2048),
+    }
+}
+
+const NESTED: &str = r#"
+divvy run --isolation vm --root /inner --device 01:00.0 -- /bin/sh -c '
+    cd /sys/bus/pci/devices; for at in 0000:01:00.*; do echo "inside: $at $(busybox cat $at/vendor $at/device | busybox tr "
+" " ")"; done; exit 7'
+echo "ended $?"
+for at in 01:00.0 01:00.1; do echo "after: $(basename $(readlink /sys/bus/pci/devices/0000:$at/driver))"; done
+ls -A /var/lib/divvy/vm
+"#;
+
+/// A machine in the machine has the card, and its program's exit status comes back through both. It takes minutes.
+#[test]
+fn a_program_runs_in_a_nested_machine_with_the_device() {
+    if std::env::var_os("DIVVY_TEST_NESTED").is_none() {
+        return;
+    }
+    let Some(machines) = Machines::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(said) = passthrough::run(&machines, folder.path(), NESTED, &inner(&machines)) else {
+        return;
+    };
+    let said = said.replace('\r', "");
+    for wanted in [
+        "inside: 0000:01:00.0 0x1234 0x1111",
+        "inside: 0000:01:00.1 0x8086 0x2668",
+        "ended 7\nafter: uio_pci_generic\nafter: uio_pci_generic\nlock\n",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
 }

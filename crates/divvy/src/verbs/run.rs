@@ -64,8 +64,8 @@ pub struct Args {
     /// Take a whole device for this program alone, with no limiter in its process
     #[arg(long, conflicts_with_all = ["memory", "slice", "compute", "cap", "class", "weight", "share", "replicas", "time_slice", "isolation", "on_overuse", "on_oom", "oversubscribe"])]
     whole: bool,
-    /// With `--isolation vm`: the folder with the files of the program's system, which are copied into a machine's memory
-    #[arg(long, value_name = "DIR")]
+    /// With `--isolation vm`: the folder with the files of the program's system, or the image of a disk with them
+    #[arg(long, value_name = "DIR|IMAGE")]
     root: Option<PathBuf>,
     /// Print what would happen, and change nothing
     #[arg(long)]

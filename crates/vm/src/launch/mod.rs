@@ -15,10 +15,12 @@ pub mod words;
 
 /// Where the first process finds what it is to run: words that end with a zero byte each, `KEY=VALUE`.
 ///
-/// `arg` is a word of the command line, `env` a variable `NAME=VALUE`, `dir` the working folder, and `terminal` says
-/// whether a person sits at the console.
+/// `arg` is a word of the command line, `env` a variable `NAME=VALUE`, `dir` the working folder, `terminal` says whether a
+/// person sits at the console, and `disk` whether the files are on the machine's disk.
 pub const REQUEST: &str = "divvy/request";
 /// The folder with the modules, by their order of loading.
 pub const MODULES: &str = "divvy/modules";
+/// The folder with those that a disk and its file systems need. They are loaded first.
+pub const DISK_MODULES: &str = "divvy/modules-of-disk";
 /// Where the folder of files is in the machine's first file system.
 pub const ROOT: &str = "root";

@@ -9,6 +9,11 @@ use divvy_model::{Code, Fault};
 use crate::driver::fits;
 use crate::function::Function;
 
+/// What a machine needs to see its disk.
+pub const DISK: [&str; 2] = ["virtio_pci", "virtio_blk"];
+/// The file systems that a disk may have, as far as the kernel has them, and the sums that they compute.
+pub const FILE_SYSTEMS: [&str; 6] = ["crc32c_generic", "ext4", "xfs", "btrfs", "squashfs", "erofs"];
+
 /// No list of modules is longer.
 const LONGEST: u64 = 1 << 24;
 
@@ -66,6 +71,12 @@ impl Modules {
             known,
             built_in: built_in.lines().map(name).collect(),
         })
+    }
+
+    /// Whether the kernel has a module of this name, or has it built in.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.known.contains_key(name) || self.built_in.contains(name)
     }
 
     /// The modules whose drivers want a function. Where NVIDIA's own is there, nouveau is left out.
@@ -161,6 +172,7 @@ mod tests {
             ["c.ko", "b-x.ko", "a.ko.xz"]
         );
         names(&["d"]).expect_err("there is none");
+        assert!(modules.has("b_x") && modules.has("ext4") && !modules.has("d"));
         let gpu = Function {
             modalias: Some("pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00".into()),
             ..Function::default()

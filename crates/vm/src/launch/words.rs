@@ -21,6 +21,8 @@ pub struct Kernel {
     pub initrd: String,
     /// The file that the second serial port writes.
     pub status: String,
+    /// The image of a disk with the program's files. It is not written: what the machine changes is gone with it.
+    pub disk: Option<String>,
 }
 
 /// The words, the program first: the serial console is QEMU's standard input and output.
@@ -36,6 +38,13 @@ pub fn words(machine: &Machine, processor: Processor, kernel: Option<&Kernel>) -
             } else if word == "q35,accel=kvm" {
                 *word = "q35,accel=tcg".to_owned();
             }
+        }
+    }
+    // It lives as long as this process: its settings of UEFI need no file of its own.
+    let own = format!("unit=1,file={}", qemu::settings(machine));
+    for word in &mut words {
+        if let Some(rest) = word.strip_suffix(&own) {
+            *word = format!("{rest}unit=1,snapshot=on,file={}", machine.firmware.settings);
         }
     }
     let console = [
@@ -61,6 +70,9 @@ pub fn words(machine: &Machine, processor: Processor, kernel: Option<&Kernel>) -
             "console=ttyS0 quiet loglevel=0 panic=-1 rdinit=/init",
         ];
         words.extend(more.map(str::to_owned));
+        if let Some(disk) = &kernel.disk {
+            words.extend(["-drive".to_owned(), format!("{},snapshot=on", qemu::disk(disk))]);
+        }
     }
     words
 }

@@ -1,6 +1,6 @@
 //! GPUs of a host for OpenStack: what Nova's files say, which commands follow, and what is wrong with files there are.
 //!
-//! - [`conf`]: `nova.conf` for compute hosts and for the API.
+//! - [`conf`]: `nova.conf` for compute hosts and for the API; [`vgpu`]: the same for virtual GPUs.
 //! - [`commands`]: traits, flavors and a first server, in order.
 //! - [`check`]: reads files, and names the mistakes.
 
@@ -8,6 +8,7 @@ pub mod check;
 pub mod commands;
 pub mod conf;
 pub mod ini;
+pub mod vgpu;
 
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};

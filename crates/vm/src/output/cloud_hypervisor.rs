@@ -25,6 +25,9 @@ pub fn words(machine: &Machine) -> Vec<String> {
     for function in machine.cards.iter().flat_map(|card| &card.functions) {
         words.push(format!("path=/sys/bus/pci/devices/{}/", function.address));
     }
+    for vgpu in &machine.vgpus {
+        words.push(format!("path={}/", vgpu.folder()));
+    }
     if let Some(disk) = &request.disk {
         words.extend(["--disk".to_owned(), format!("path={disk}")]);
     }

@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
+use divvy_host::vgpu::VgpuWay;
+
 use crate::function::Kind;
 use crate::machine::{Machine, Pages};
+use crate::vgpu::VirtualGpu;
 
 /// Two YAML documents: the part of the KubeVirt object, and the machine.
 #[must_use]
@@ -21,11 +24,38 @@ pub fn yaml(machine: &Machine) -> String {
     let resource = |id: &str| format!("divvy.dev/gpu-{}", id.replace(':', "-"));
     let mut text = String::from(
         "apiVersion: kubevirt.io/v1\nkind: KubeVirt\nmetadata:\n  name: kubevirt\n  namespace: kubevirt\nspec:\n  \
-         configuration:\n    permittedHostDevices:\n      pciHostDevices:\n",
+         configuration:\n    permittedHostDevices:\n",
     );
+    if !ids.is_empty() {
+        text.push_str("      pciHostDevices:\n");
+    }
     for id in &ids {
         let _ = writeln!(text, "        - pciVendorSelector: \"{}\"", id.to_uppercase());
         let _ = writeln!(text, "          resourceName: {}", resource(id));
+    }
+    // KubeVirt gives mediated devices by their type.
+    let mediated = || machine.vgpus.iter().filter(|vgpu| vgpu.way == VgpuWay::Mediated);
+    let of_vgpu = |vgpu: &VirtualGpu| format!("divvy.dev/vgpu-{}", vgpu.profile().to_lowercase());
+    let mut types: Vec<&VirtualGpu> = mediated().collect();
+    types.sort_by_key(|vgpu| vgpu.profile());
+    types.dedup_by_key(|vgpu| vgpu.profile());
+    if !types.is_empty() {
+        text.push_str("      mediatedDevices:\n");
+    }
+    for vgpu in types {
+        let _ = writeln!(text, "        - mdevNameSelector: \"{}\"", vgpu.name);
+        let _ = writeln!(text, "          resourceName: {}", of_vgpu(vgpu));
+    }
+    for vgpu in machine
+        .vgpus
+        .iter()
+        .filter(|vgpu| vgpu.way == VgpuWay::VendorVfio)
+    {
+        let _ = writeln!(
+            text,
+            "      # KubeVirt does not pass on virtual functions with a type: {} is left out.",
+            vgpu.id
+        );
     }
     let _ = write!(
         text,
@@ -50,6 +80,10 @@ pub fn yaml(machine: &Machine) -> String {
     for (at, gpu) in gpus.iter().enumerate() {
         let _ = writeln!(text, "            - name: gpu{at}");
         let _ = writeln!(text, "              deviceName: {}", resource(&gpu.id()));
+    }
+    for (at, vgpu) in (gpus.len()..).zip(mediated()) {
+        let _ = writeln!(text, "            - name: gpu{at}");
+        let _ = writeln!(text, "              deviceName: {}", of_vgpu(vgpu));
     }
     text
 }

@@ -1,5 +1,6 @@
 //! libvirt's domain, made or changed.
 
+use divvy_host::vgpu::VgpuWay;
 use divvy_model::{Code, Fault};
 
 use crate::cpus::written;
@@ -25,8 +26,7 @@ pub fn domain(machine: &Machine) -> Element {
             .with("machine", "q35")
             .text("hvm"),
     );
-    if request.windows || machine.needs_window() {
-        // Only UEFI has room for large BARs.
+    if machine.has_uefi() {
         os.set("firmware", "efi");
     }
     domain.put(os);
@@ -37,10 +37,7 @@ pub fn domain(machine: &Machine) -> Element {
     );
     let mut devices = Element::new("devices");
     if let Some(disk) = &request.disk {
-        let format = match disk.ends_with(".qcow2") {
-            true => "qcow2",
-            false => "raw",
-        };
+        let format = super::disk_format(disk);
         devices = devices.child(
             Element::new("disk")
                 .with("type", "file")
@@ -186,13 +183,21 @@ fn cards(devices: &mut Element, machine: &Machine) {
             && element
                 .find("source")
                 .and_then(|source| source.find("address"))
-                .is_some_and(|address| functions.iter().any(|function| names(address, function)))
+                .is_some_and(|address| {
+                    functions.iter().any(|function| names(address, &function.address))
+                        || machine.vgpus.iter().any(|vgpu| match vgpu.way {
+                            VgpuWay::Mediated => address.get("uuid") == Some(&vgpu.id),
+                            VgpuWay::VendorVfio => names(address, &vgpu.id),
+                        })
+                })
     });
     let index = |element: &Element| element.get("index").and_then(|index| index.parse::<u32>().ok());
     let used = devices
         .elements()
         .filter(|element| element.name == "controller" && element.get("type") == Some("pci"))
         .filter_map(index)
+        // No machine has more: one with another number is refused by libvirt, whatever is added.
+        .filter(|index| *index < 1 << 16)
         .max()
         .unwrap_or(0);
     let mut next = used + 1;
@@ -232,12 +237,35 @@ fn cards(devices: &mut Element, machine: &Machine) {
                 .with("mode", "subsystem")
                 .with("type", "pci")
                 .with("managed", "no")
-                .child(Element::new("source").child(source(function)));
+                .child(Element::new("driver").with("name", "vfio"))
+                .child(Element::new("source").child(source(&function.address)));
             if number == 0 {
                 device = device.child(Element::new("rom").with("bar", "off"));
             }
             added.push(device.child(at));
         }
+    }
+    for vgpu in &machine.vgpus {
+        let (mut port, bus) = controller("pcie-root-port");
+        if let Some(bridge) = bridges.get(vgpu.node) {
+            port = port.child(place(*bridge, 0));
+        }
+        added.push(port);
+        let device = Element::new("hostdev").with("mode", "subsystem");
+        let device = match vgpu.way {
+            VgpuWay::Mediated => device
+                .with("type", "mdev")
+                .with("managed", "no")
+                .with("model", "vfio-pci")
+                .with("display", "off")
+                .child(Element::new("source").child(Element::new("address").with("uuid", &vgpu.id))),
+            VgpuWay::VendorVfio => device
+                .with("type", "pci")
+                .with("managed", "no")
+                .child(Element::new("driver").with("name", "vfio"))
+                .child(Element::new("source").child(source(&vgpu.id))),
+        };
+        added.push(device.child(place(bus, 0)));
     }
     for element in added {
         devices.children.push(crate::xml::Child::Element(element));
@@ -255,8 +283,8 @@ fn place(bus: u32, function: u32) -> Element {
 }
 
 /// A function's address on the host.
-fn source(function: &Function) -> Element {
-    let [domain, bus, slot, number] = parts(&function.address);
+fn source(address: &str) -> Element {
+    let [domain, bus, slot, number] = parts(address);
     Element::new("address")
         .with("domain", format!("0x{domain:04x}"))
         .with("bus", format!("0x{bus:02x}"))
@@ -272,7 +300,11 @@ fn parts(address: &str) -> [u32; 4] {
 }
 
 /// Whether an address of a domain is that of a function. Numbers are written in several ways.
-fn names(address: &Element, function: &Function) -> bool {
+fn names(address: &Element, function: &str) -> bool {
+    // A mediated device has a UUID, and none of these.
+    if address.get("uuid").is_some() {
+        return false;
+    }
     let number = |name: &str| {
         let text = address.get(name).unwrap_or("0");
         match text.strip_prefix("0x") {
@@ -280,7 +312,7 @@ fn names(address: &Element, function: &Function) -> bool {
             None => text.parse().ok(),
         }
     };
-    let wanted = parts(&function.address).map(Some);
+    let wanted = parts(function).map(Some);
     [
         number("domain"),
         number("bus"),

@@ -1,5 +1,7 @@
 //! QEMU's command line.
 
+use divvy_host::vgpu::VgpuWay;
+
 use crate::machine::{Machine, Pages};
 
 /// The words of the command line, the program first.
@@ -96,6 +98,41 @@ pub fn words(machine: &Machine) -> Vec<String> {
             );
         }
     }
+    for (at, vgpu) in (machine.cards.len()..).zip(&machine.vgpus) {
+        let bus = match machine.has_nodes() {
+            true => format!("pxb{}", vgpu.node),
+            false => "pcie.0".to_owned(),
+        };
+        let port = at + 1;
+        add(
+            "-device",
+            format!("pcie-root-port,id=gpu{at},bus={bus},chassis={port},slot={port}"),
+        );
+        add(
+            "-device",
+            format!(
+                "vfio-pci,sysfsdev={},bus=gpu{at},addr=0.0{iommufd}",
+                vgpu.folder()
+            ),
+        );
+    }
+    if let Some(first) = machine.vgpus.iter().find(|vgpu| vgpu.way == VgpuWay::Mediated) {
+        // NVIDIA's manager of virtual GPUs wants each machine to have a UUID.
+        add("-uuid", first.id.clone());
+    }
+    if machine.has_uefi() {
+        add(
+            "-drive",
+            format!(
+                "if=pflash,format=raw,unit=0,readonly=on,file={}",
+                machine.firmware.code
+            ),
+        );
+        add(
+            "-drive",
+            format!("if=pflash,format=raw,unit=1,file={}", settings(machine)),
+        );
+    }
     if machine.needs_window() {
         add(
             "-fw_cfg",
@@ -103,13 +140,25 @@ pub fn words(machine: &Machine) -> Vec<String> {
         );
     }
     if let Some(disk) = &request.disk {
-        // A comma in a value is written twice.
-        let file = disk.replace(',', ",,");
-        add("-drive", format!("file={file},if=virtio,discard=unmap"));
+        add("-drive", format!("{},discard=unmap", self::disk(disk)));
     }
     let mut all = vec!["qemu-system-x86_64".to_owned()];
     all.append(&mut words);
     all
+}
+
+/// The file of the machine's own settings of UEFI, a copy of the host's empty ones.
+#[must_use]
+pub fn settings(machine: &Machine) -> String {
+    format!("{}_VARS.fd", machine.request.name)
+}
+
+/// A disk. Its format is said: QEMU would look for it in the first bytes, which are the guest's, and may name a file of the
+/// host there.
+pub(crate) fn disk(file: &str) -> String {
+    let format = super::disk_format(file);
+    // A comma in a value is written twice.
+    format!("file={},format={format},if=virtio", file.replace(',', ",,"))
 }
 
 /// The window for BARs in MiB: a power of two that has room for all of them, each at a multiple of its size.

@@ -26,6 +26,18 @@ pub fn lines(machine: &Machine) -> String {
         let _ = writeln!(text, "pciPassthru{at}.vendorId = \"0x{:04x}\"", function.vendor);
         let _ = writeln!(text, "pciPassthru{at}.deviceId = \"0x{:04x}\"", function.device);
     }
+    // A machine names the type there, and ESXi chooses the GPU.
+    let first = machine
+        .cards
+        .iter()
+        .map(|card| card.functions.len())
+        .sum::<usize>();
+    for (at, vgpu) in (first..).zip(&machine.vgpus) {
+        let profile = vgpu.profile().to_lowercase();
+        let _ = writeln!(text, "pciPassthru{at}.present = \"TRUE\"");
+        let _ = writeln!(text, "# NVIDIA's older managers call it grid_{profile}.");
+        let _ = writeln!(text, "pciPassthru{at}.vgpu = \"nvidia_{profile}\"");
+    }
     text
 }
 

@@ -240,10 +240,58 @@ fn a_device_that_is_pulled_out_takes_nothing_with_it() {
     }
     let mut played = Played::new(false);
     try_bind(&mut played).expect("it goes");
-    for address in [GPU, AUDIO] {
-        played.unplug(address);
-    }
+    // While a machine has it, too: what is left of the group stays where it is.
+    played.built.file("proc/42/comm", "qemu-system-x86\n");
+    played.built.link("proc/42/fd/9", "/dev/vfio/7");
+    played.unplug(GPU);
+    let fault = try_unbind(&mut played).expect_err("it is gone");
+    assert_eq!(fault.code, Code::UnknownDevice);
+    assert!(
+        fault
+            .hint
+            .as_deref()
+            .is_some_and(|hint| hint.contains("`divvy vm restore` forgets it")),
+        "{fault:?}"
+    );
+    assert_eq!(played.driver(AUDIO).as_deref(), Some("vfio-pci"));
+    played.built.remove("proc/42");
+    played.unplug(AUDIO);
     assert_eq!(put_right(&mut played), [Outcome::Forgotten]);
+    // Without a record there is nothing to forget.
+    let fault = try_unbind(&mut played).expect_err("it is gone");
+    assert!(
+        fault
+            .hint
+            .as_deref()
+            .is_some_and(|hint| !hint.contains("restore")),
+        "{fault:?}"
+    );
+}
+
+/// The card leaves the machine between the plan and the first write: nothing is remembered of it, and nothing changes.
+#[test]
+fn a_device_that_goes_behind_the_plan_is_told_of() {
+    let mut played = Played::new(false);
+    // The first write is the override of the GPU.
+    played.with(Trouble::Unplug(0));
+    let fault = try_bind(&mut played).expect_err("it is gone");
+    assert_eq!(fault.code, Code::VmBind);
+    assert!(
+        fault
+            .message
+            .contains("0000:01:00.0 was taken out of the machine"),
+        "{fault:?}"
+    );
+    assert!(fault.causes[0].contains("driver_override"), "{fault:?}");
+    assert!(
+        fault.causes.contains(&"the first drivers are back".to_owned()),
+        "{fault:?}"
+    );
+    played.with(Trouble::None);
+    assert_eq!(put_right(&mut played), []);
+    assert_eq!(played.driver(AUDIO).as_deref(), Some("snd_hda_intel"));
+    let fault = try_bind(&mut played).expect_err("it is gone");
+    assert_eq!(fault.code, Code::UnknownDevice);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::machine::{Machine, Pages, Request};
-use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware};
+use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware, xen};
 use divvy_vm::status::status;
 
 use super::{address, root};
@@ -20,11 +20,15 @@ use crate::report::remark;
 #[command(before_help = "Examples:
   divvy vm args 65:00.0 --vcpus 6 --memory 32GiB
   divvy vm args 65:00.0 --for libvirt --name trainer --disk /var/lib/images/trainer.qcow2
+  divvy vm args --vgpu c73f1fa6-489e-4834-9476-d70dabd98c40 --for libvirt --windows
   virsh dumpxml --inactive trainer | divvy vm args 65:00.0 --merge - --memory 32GiB")]
 pub struct Args {
     /// The GPUs' PCI addresses
-    #[arg(value_name = "ADDRESS", value_parser = address, required = true)]
+    #[arg(value_name = "ADDRESS", value_parser = address, required_unless_present = "vgpus")]
     gpus: Vec<String>,
+    /// A virtual GPU that is there, by UUID or PCI address
+    #[arg(long = "vgpu", value_name = "ID")]
+    vgpus: Vec<String>,
     /// Which program is told
     #[arg(long = "for", value_name = "PROGRAM", value_enum, default_value = "qemu")]
     program: Program,
@@ -69,6 +73,8 @@ enum Program {
     Kubevirt,
     /// Lines of a VMware .vmx file
     Vmx,
+    /// Lines for Xen's xl, and XenServer's commands for virtual GPUs
+    Xen,
 }
 
 pub(super) fn pages(text: &str) -> Result<Pages, Fault> {
@@ -96,6 +102,7 @@ pub fn run(args: &Args, _context: &Context) -> Result<u8, Fault> {
         iommufd: args.iommufd,
         windows: args.windows,
         disk: args.disk.clone(),
+        vgpus: args.vgpus.clone(),
     };
     let machine = Machine::plan(&tree, request)?;
     let text = match (&args.merge, args.program) {
@@ -105,11 +112,20 @@ pub fn run(args: &Args, _context: &Context) -> Result<u8, Fault> {
         (None, Program::CloudHypervisor) => qemu::line(&cloud_hypervisor::words(&machine)),
         (None, Program::Kubevirt) => kubevirt::yaml(&machine),
         (None, Program::Vmx) => vmware::lines(&machine),
+        (None, Program::Xen) => xen::lines(&machine),
     };
     output::print(&text)?;
+    let has_vfio = !matches!(args.program, Program::Vmx | Program::Xen);
+    if args.merge.is_none() && args.program == Program::Qemu && machine.has_uefi() {
+        remark(&format!(
+            "UEFI keeps this machine's settings in a file: `cp {} {}` once, before its first start",
+            machine.firmware.settings,
+            qemu::settings(&machine)
+        ));
+    }
     for group in status(&tree, &base) {
         let is_asked = group.functions.iter().any(|one| args.gpus.contains(&one.address));
-        if is_asked && !group.viable && args.program != Program::Vmx {
+        if is_asked && !group.viable && has_vfio {
             remark(&format!(
                 "{} is not on VFIO yet: `divvy vm bind {}` before the machine starts",
                 group.address, group.address

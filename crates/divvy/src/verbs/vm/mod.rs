@@ -80,7 +80,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 /// What `divvy run --isolation vm` is asked for.
 #[derive(Debug)]
 pub struct Program<'a> {
-    /// The folder with the files of the program's system.
+    /// The folder with the files of the program's system, or the image of a disk with them.
     pub root: Option<&'a Path>,
     /// The GPU; None for the first that can go to a machine.
     pub gpu: Option<String>,

@@ -9,7 +9,7 @@ use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::openstack::check::{Mistake, check};
 use divvy_vm::openstack::commands::{Server, commands, flavors};
 use divvy_vm::openstack::conf::{self, Form};
-use divvy_vm::openstack::products;
+use divvy_vm::openstack::{products, vgpu};
 use divvy_vm::output::qemu::line;
 
 use super::{address, root};
@@ -54,6 +54,9 @@ struct Conf {
     /// For which host
     #[arg(long = "for", value_name = "HOST", value_enum)]
     host: Host,
+    /// For virtual GPUs of this type, by id or name, in the place of whole ones
+    #[arg(long = "vgpu", value_name = "TYPE")]
+    vgpus: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -104,6 +107,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let (tree, _) = root(args.sysroot.as_deref())?;
     let form = if args.old { Form::Old } else { Form::Now };
     match &args.verb {
+        Verb::Conf(conf) if !conf.vgpus.is_empty() => {
+            let offers = vgpu::offers(&tree, &conf.vgpus)?;
+            output::print(&match conf.host {
+                Host::Compute => vgpu::compute(&offers, form)?,
+                Host::Api => vgpu::api(&offers, form)?,
+            })?;
+        }
         Verb::Conf(conf) => {
             let products = products(&tree, &args.gpus)?;
             output::print(&match conf.host {

@@ -1,10 +1,9 @@
 //! `divvy vm run`: a small machine with the device and its console in this terminal, for a test or for one program.
 
+mod files;
+
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Read, Seek, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,17 +16,14 @@ use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::bind::Consent;
 use divvy_vm::group::Group;
 use divvy_vm::kernel::Running;
-use divvy_vm::launch::archive::{Archive, FILE, FOLDER, Facts};
-use divvy_vm::launch::modules::Modules;
-use divvy_vm::launch::words::{Kernel, Processor, words};
-use divvy_vm::launch::{MODULES, REQUEST, ROOT, tree};
+use divvy_vm::launch::words::{Processor, words};
 use divvy_vm::machine::{Machine, Pages, Request};
 use divvy_vm::output::qemu::line;
 use divvy_vm::record::{Runner, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::MemfdFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use self::files::{Files, System};
 use super::{address, args::pages};
 use crate::context::Context;
 use crate::flags::parse;
@@ -45,10 +41,11 @@ pub struct Args {
     /// The GPUs' PCI addresses: their groups go to VFIO before, and come back after
     #[arg(value_name = "ADDRESS", value_parser = address)]
     gpus: Vec<String>,
-    /// Run a program in the system whose files are in this folder. They are copied into the machine's memory
+    /// Run a program in the system whose files are in this folder, or on this disk's image (raw, or `.qcow2`). A folder is
+    /// copied into the machine's memory, an image is read where it is; neither is changed
     #[arg(
         long,
-        value_name = "DIR",
+        value_name = "DIR|IMAGE",
         conflicts_with = "disk",
         required_unless_present = "disk"
     )]
@@ -105,7 +102,7 @@ impl Args {
             modules: None,
             module: Vec::new(),
             vcpus: 1,
-            memory: Bytes(4 << 30),
+            memory: memory(&Sysroot::at("/")),
             pages: Pages::Ordinary,
             iommufd: false,
             with: Vec::new(),
@@ -117,9 +114,22 @@ impl Args {
     }
 }
 
+/// The memory of a program's machine: 4 GiB, or half of what this host has left where that is less.
+fn memory(host: &Sysroot) -> Bytes {
+    const MOST: u64 = 4 << 30;
+    let text = host.text("proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let left = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let half = left.map_or(MOST, |kib| kib / 2 * 1024);
+    // Whole pages of 2 MiB, for QEMU counts in MiB.
+    Bytes(half.clamp(256 << 20, MOST) >> 21 << 21)
+}
+
 /// Starts the machine, and waits for its end.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let tree = Sysroot::at("/");
+    // What was typed comes before what this host lacks.
+    let system = args.root.as_deref().map(System::at).transpose()?;
     let request = Request {
         name: "divvy-run".to_owned(),
         gpus: args.gpus.clone(),
@@ -129,6 +139,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         iommufd: args.iommufd,
         windows: false,
         disk: args.disk.clone(),
+        vgpus: Vec::new(),
     };
     let machine = Machine::plan(&tree, request)?;
     let processor = match args.no_kvm {
@@ -136,8 +147,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         false => processor(),
     };
     let qemu = qemu()?;
-    let started = match &args.root {
-        Some(root) => Some(Files::make(args, root, &machine)?),
+    let started = match &system {
+        Some(system) => Some(Files::make(args, system, &machine)?),
         None => None,
     };
     let kernel = started.as_ref().map(Files::kernel);
@@ -298,177 +309,4 @@ impl Signals {
         let signal = self.0.load(Ordering::Relaxed);
         i32::try_from(signal).ok().filter(|signal| *signal != 0)
     }
-}
-
-/// What a machine starts from, and what it answers: files in memory, which no other process sees by a path.
-struct Files {
-    kernel: PathBuf,
-    initrd: File,
-    status: File,
-}
-
-impl Files {
-    fn make(args: &Args, root: &Path, machine: &Machine) -> Result<Self, Fault> {
-        let (kernel, folder) = kernel(args)?;
-        let init = crate::verbs::guest::broker()?;
-        let mut wanted = args.module.clone();
-        let functions = machine.cards.iter().flat_map(|card| &card.functions);
-        let modules = match (args.gpus.is_empty(), wanted.is_empty()) {
-            (true, true) => Vec::new(),
-            _ => {
-                let modules = Modules::read(&folder)?;
-                wanted.extend(functions.flat_map(|function| modules.of(function)));
-                modules.files(&wanted)?
-            }
-        };
-        let failed = |what: &str, error: &std::io::Error| {
-            Fault::new(Code::Guest, format!("cannot make the machine's {what}")).because(error)
-        };
-        let memory = |name: &str| -> Result<File, Fault> {
-            // QEMU opens them by the number, so they stay open in it.
-            let made = rustix::fs::memfd_create(name, MemfdFlags::empty());
-            made.map(File::from)
-                .map_err(|errno| failed("files", &errno.into()))
-        };
-        let (initrd, status) = (memory("divvy-initrd")?, memory("divvy-status")?);
-        let mut archive = Archive::new(BufWriter::new(&initrd));
-        let mut add = |path: &str, from: &Path, mode: u32| -> Result<(), Fault> {
-            let bytes = std::fs::read(from).map_err(|error| {
-                Fault::new(Code::VmHost, format!("cannot read `{}`", from.display())).because(&error)
-            })?;
-            archive
-                .file(path, Facts::of_root(FILE | mode), &bytes)
-                .map_err(|error| failed("files", &error))
-        };
-        add("init", &init, 0o755)?;
-        for library in libraries(&init)? {
-            let path = library.to_string_lossy().into_owned();
-            add(path.trim_start_matches('/'), &library, 0o755)?;
-        }
-        for (number, module) in modules.iter().enumerate() {
-            let name = module.file_name().unwrap_or_default().to_string_lossy();
-            add(&format!("{MODULES}/{number:03}-{name}"), module, 0o644)?;
-        }
-        let written = |error: std::io::Error| failed("files", &error);
-        archive
-            .file(REQUEST, Facts::of_root(FILE | 0o600), &asked(&args.command))
-            .map_err(written)?;
-        archive
-            .folder(ROOT, Facts::of_root(FOLDER | 0o755))
-            .map_err(written)?;
-        // The kernel unpacks what it has in memory already, so there is room for half.
-        tree::add(&mut archive, root, ROOT, Bytes(args.memory.0 / 2))?;
-        archive.end().map_err(written)?.flush().map_err(written)?;
-        Ok(Self {
-            kernel,
-            initrd,
-            status,
-        })
-    }
-
-    fn kernel(&self) -> Kernel {
-        let open = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
-        Kernel {
-            kernel: self.kernel.to_string_lossy().into_owned(),
-            initrd: open(&self.initrd),
-            status: open(&self.status),
-        }
-    }
-
-    /// The program's exit status, as the machine's first process said it.
-    fn answer(mut self) -> Result<u8, Fault> {
-        const LONGEST: u64 = 4096;
-        let mut bytes = Vec::new();
-        let read = self.status.rewind().and_then(|()| {
-            let mut file = (&self.status).take(LONGEST);
-            file.read_to_end(&mut bytes)
-        });
-        read.map_err(|error| Fault::new(Code::Guest, "the machine's answer cannot be read").because(&error))?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let line = text.lines().next().unwrap_or_default();
-        if let Some(status) = line.strip_prefix("exit ").and_then(|number| number.parse().ok()) {
-            return Ok(status);
-        }
-        match line.strip_prefix("cannot ") {
-            Some(why) => Err(Fault::new(
-                Code::ProgramCannotRun,
-                "the machine cannot run the program",
-            )
-            .cause(why.escape_debug().to_string())
-            .hint("the program and what it loads are to be in the folder of --root")),
-            None => Err(
-                Fault::new(Code::Guest, "the machine ended before its program did").hint(
-                    "it may have too little memory for the files (--memory), or its kernel stopped: the console says",
-                ),
-            ),
-        }
-    }
-}
-
-/// What the first process is to run. `REQUEST` has the format.
-fn asked(command: &[OsString]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut word = |key: &str, value: &[u8]| {
-        bytes.extend_from_slice(key.as_bytes());
-        bytes.extend(value.iter().filter(|byte| **byte != 0));
-        bytes.push(0);
-    };
-    match command {
-        [] => word("arg=", b"/bin/sh"),
-        words => words.iter().for_each(|one| word("arg=", one.as_bytes())),
-    }
-    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    word("env=PATH=", path.as_bytes());
-    word("env=HOME=", b"/root");
-    let is_terminal = std::io::stdin().is_terminal();
-    if is_terminal && let Some(kind) = std::env::var_os("TERM") {
-        word("env=TERM=", kind.as_bytes());
-    }
-    word("terminal=", if is_terminal { b"yes" } else { b"no" });
-    bytes
-}
-
-/// The kernel, and the folder of its modules.
-fn kernel(args: &Args) -> Result<(PathBuf, PathBuf), Fault> {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let own = PathBuf::from("/lib/modules").join(&release);
-    let folder = args.modules.clone().unwrap_or_else(|| own.clone());
-    let places = match &args.kernel {
-        Some(kernel) => vec![kernel.clone()],
-        None => vec![
-            PathBuf::from(format!("/boot/vmlinuz-{release}")),
-            own.join("vmlinuz"),
-        ],
-    };
-    let found = places.iter().find(|file| File::open(file).is_ok());
-    let found = found.cloned().ok_or_else(|| {
-        Fault::new(
-            Code::VmHost,
-            format!("there is no kernel at `{}` that may be read", places[0].display()),
-        )
-        .hint("name one with --kernel, and the folder of its modules with --modules")
-    })?;
-    Ok((found, folder))
-}
-
-/// The libraries that a program of ours is loaded with, the loader among them.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>, Fault> {
-    let failed = || {
-        Fault::new(
-            Code::DropIn,
-            format!("`ldd` does not say what {} is loaded with", program.display()),
-        )
-    };
-    let output = Command::new("ldd")
-        .arg(program)
-        .output()
-        .map_err(|error| failed().because(&error))?;
-    if !output.status.success() {
-        return Err(failed());
-    }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let paths = text.split_whitespace().filter(|word| word.starts_with('/'));
-    Ok(paths
-        .map(|path| PathBuf::from(path.trim_end_matches(':')))
-        .collect())
 }
