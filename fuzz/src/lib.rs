@@ -14,4 +14,5 @@ pub mod pods;
 pub mod privileged;
 pub mod ring;
 pub mod ring_steps;
+pub mod vm;
 pub mod wire;
