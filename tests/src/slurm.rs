@@ -25,6 +25,8 @@ pub struct NodeLine {
 pub struct Cluster {
     folder: PathBuf,
     daemons: Vec<(String, Child)>,
+    /// The folder that the controller does not see, where there is one.
+    hidden: Option<PathBuf>,
 }
 
 /// Whether Slurm and munge are installed.
@@ -89,6 +91,7 @@ impl Cluster {
         Self {
             folder: folder.into(),
             daemons: Vec::new(),
+            hidden: None,
         }
     }
 
@@ -113,9 +116,7 @@ impl Cluster {
         self.until("munged listens", |cluster| {
             cluster.folder.join("munge/socket").exists()
         });
-        let mut controller = self.command("/usr/sbin/slurmctld");
-        controller.arg("-D");
-        self.spawn("slurmctld", controller);
+        self.start_controller();
         for node in nodes {
             self.start_slurmd(node, environment);
         }
@@ -124,6 +125,54 @@ impl Cluster {
             let said = String::from_utf8_lossy(&said.stdout).into_owned();
             said.lines().count() == nodes.len()
                 && said.lines().all(|state| ["idle", "mixed"].contains(&state))
+        });
+    }
+
+    /// Hides a folder from the controller, and from programs of [`Self::on_the_head`]: their host has nothing there.
+    pub fn hide(&mut self, folder: &Path) {
+        self.hidden = Some(folder.into());
+    }
+
+    /// A program of Slurm's as root on the controller's host.
+    pub fn on_the_head(&self, program: &str) -> Command {
+        let Some(hidden) = &self.hidden else {
+            return self.command(program);
+        };
+        let mut command = self.command("unshare");
+        command
+            .args(["--mount", "sh", "-c", "mount -t tmpfs none \"$0\" && exec \"$@\""])
+            .arg(hidden)
+            .arg(program);
+        command
+    }
+
+    fn start_controller(&mut self) {
+        let mut controller = self.on_the_head("/usr/sbin/slurmctld");
+        controller.arg("-D");
+        self.spawn("slurmctld", controller);
+    }
+
+    /// Kills all of Slurm on one node and its controller, and starts both without what they had written down: the next job has
+    /// the first number again. Munge goes on.
+    pub fn lose_state(&mut self, node: &str) {
+        let jobs = self.ask("squeue", &["-h", "-o", "%A"]);
+        self.kill_slurmd(node);
+        self.kill_slurmd("slurmctld");
+        for job in jobs.lines() {
+            for pid in self.steps_of(job.trim()) {
+                let _gone = Command::new("kill").args(["-9", &pid.to_string()]).status();
+            }
+        }
+        for name in ["state".to_owned(), format!("spool-{node}")] {
+            let folder = self.folder.join(name);
+            fs::remove_dir_all(&folder).expect("removed");
+            fs::create_dir(&folder).expect("a folder");
+        }
+        self.start_controller();
+        self.start_slurmd(node, &[]);
+        self.until("the node takes jobs", |cluster| {
+            let said = cluster.root("sinfo", &["-h", "-N", "-p", "all", "-o", "%T"]);
+            String::from_utf8_lossy(&said.stdout).trim() == "idle"
         });
     }
 
@@ -154,7 +203,7 @@ impl Cluster {
         self.daemons.push((name.to_owned(), child));
     }
 
-    /// Kills a node's slurmd as nothing could prevent.
+    /// Kills a node's slurmd, or the daemon of another name, as nothing could prevent.
     pub fn kill_slurmd(&mut self, node: &str) {
         let at = self
             .daemons
@@ -164,6 +213,16 @@ impl Cluster {
         let (_, mut child) = self.daemons.remove(at);
         child.kill().expect("killed");
         child.wait().expect("reaped");
+    }
+
+    /// Starts a node's slurmd again where it has ended by itself; how it ended. Slurm 22.05's does so at times where a step's
+    /// `slurmstepd` is killed while it starts.
+    pub fn revive_slurmd(&mut self, node: &str) -> Option<std::process::ExitStatus> {
+        let at = self.daemons.iter().position(|(name, _)| name == node)?;
+        let status = self.daemons[at].1.try_wait().ok().flatten()?;
+        self.daemons.remove(at);
+        self.start_slurmd(node, &[]);
+        Some(status)
     }
 
     /// A program of Slurm's, as root.

@@ -1,6 +1,8 @@
 //! Slurm's configuration: lines of `KEY=VALUE` words, and the mistakes that keep jobs from their slices.
 
+use crate::gres::{self, files};
 use crate::hosts::contains;
+use crate::include::{Conf, Line};
 
 /// What a node's configuration has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,12 +110,23 @@ pub fn counted(gres: &str, resource: &str) -> Option<u64> {
         if parts.next() != Some(resource) {
             continue;
         }
-        let count = parts
-            .next_back()
-            .map_or(Some(1), |count| count.parse::<u64>().ok().or(Some(1)));
-        found = Some(found.unwrap_or(0) + count.unwrap_or(0));
+        let count = parts.next_back().and_then(number).unwrap_or(1);
+        found = Some(found.unwrap_or(0) + count);
     }
     found
+}
+
+/// A count as Slurm writes them: `80`, `2K` for 2048.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// The line of slurm.conf that names the node.
@@ -124,38 +137,36 @@ pub fn node_line<'a>(slurm: &'a str, node: &str) -> Option<&'a str> {
         .find(|line| value(line, "NodeName").is_some_and(|list| contains(list, node)))
 }
 
+/// What the node's line says for a key; what it leaves out, the line `NodeName=DEFAULT` before it says.
+#[must_use]
+pub fn node_value(slurm: &str, node: &str, key: &str) -> Option<String> {
+    let mut default = None;
+    for line in slurm.lines() {
+        let Some(list) = value(line, "NodeName") else {
+            continue;
+        };
+        if list.eq_ignore_ascii_case("DEFAULT") {
+            default = value(line, key).or(default);
+        } else if contains(list, node) {
+            return value(line, key).or(default).map(str::to_owned);
+        }
+    }
+    None
+}
+
 /// The lines of gres.conf that are for the node and this resource.
-pub fn gres_lines<'a>(gres: &'a str, node: &'a str, resource: &'a str) -> impl Iterator<Item = &'a str> {
-    gres.lines().filter(move |line| {
-        value(line, "Name") == Some(resource)
-            && value(line, "NodeName").is_none_or(|list| contains(list, node))
+pub fn gres_lines<'a>(gres: &'a Conf, node: &str, resource: &str) -> impl Iterator<Item = &'a Line> {
+    gres.lines.iter().filter(move |line| {
+        value(&line.text, "Name") == Some(resource)
+            && value(&line.text, "NodeName").is_none_or(|list| contains(list, node))
     })
 }
 
-/// How many a line of gres.conf counts: its `Count`, else one for each file.
+/// How many a line of gres.conf counts: its `Count`, else one for each file. Several files of one device are one.
 #[must_use]
 pub fn count_of(line: &str) -> u64 {
-    let files = || value(line, "File").map_or(1, files_of);
-    value(line, "Count")
-        .and_then(|count| count.parse().ok())
-        .unwrap_or_else(files)
-}
-
-/// `/dev/nvidia[0-3]` are four.
-fn files_of(list: &str) -> u64 {
-    let Some((_, ranges)) = list.split_once('[') else {
-        return u64::try_from(list.split(',').count()).unwrap_or(1);
-    };
-    let ranges = ranges.split(']').next().unwrap_or_default().split(',');
-    ranges
-        .map(|range| match range.split_once('-') {
-            Some((low, high)) => match (low.parse::<u64>(), high.parse::<u64>()) {
-                (Ok(low), Ok(high)) => high.saturating_sub(low).saturating_add(1),
-                _ => 1,
-            },
-            None => 1,
-        })
-        .sum()
+    let files = || value(line, "File").map_or(1, |list| u64::try_from(files(list).len()).unwrap_or(1));
+    value(line, "Count").and_then(number).unwrap_or_else(files)
 }
 
 /// Whether slurmd runs its health check now and then.
@@ -168,7 +179,7 @@ pub fn sweeps(slurm: &str) -> bool {
 
 /// The mistakes in a configuration, the worst first.
 #[must_use]
-pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
+pub fn check(slurm: &str, gres: &Conf, wanted: &Wanted) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut error = |text: String| found.push(Finding { is_error: true, text });
     match setting(slurm, "SelectType") {
@@ -188,6 +199,13 @@ pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
     if !["Alloc", "Contain", "X11"].iter().any(|flag| lists(flags, flag)) {
         error("PrologFlags has no Alloc: a job would start before its slice is made".into());
     }
+    // docs/adr/0073: Slurm 22.05 began steps of one job in some dozens before their prologs had ended.
+    if lists(flags, "NoHold") {
+        error(
+            "PrologFlags has NoHold: a job's first step may begin before its slice is made, and then fails"
+                .into(),
+        );
+    }
     for (key, name) in PROGRAMS {
         let own = format!("{}/{name}", wanted.folder);
         match setting(slurm, key) {
@@ -203,10 +221,10 @@ pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
     }
     match node_line(slurm, &wanted.node) {
         None => error(format!("no NodeName line names {}", wanted.node)),
-        Some(line) => {
-            let list = value(line, "Gres").unwrap_or_default();
+        Some(_) => {
+            let list = node_value(slurm, &wanted.node, "Gres").unwrap_or_default();
             for resource in RESOURCES {
-                let (there, needed) = (counted(list, resource), wanted.count(resource));
+                let (there, needed) = (counted(&list, resource), wanted.count(resource));
                 if there != Some(needed) {
                     let there = there.map_or_else(|| "none".into(), |there| there.to_string());
                     error(format!(
@@ -217,17 +235,11 @@ pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
             }
         }
     }
+    let resources = node_value(slurm, &wanted.node, "Gres").unwrap_or_default();
     for resource in RESOURCES {
-        let there: u64 = gres_lines(gres, &wanted.node, resource).map(count_of).sum();
-        let needed = wanted.count(resource);
-        // The plugin for NVIDIA's library finds whole devices by itself.
-        let is_found =
-            resource == "gpu" && there == 0 && setting(gres, "AutoDetect").is_some_and(|how| how != "off");
-        if there != needed && !is_found {
-            error(format!(
-                "gres.conf counts {there} of `{resource}`, and the node's devices have {needed}"
-            ));
-        }
+        gres::mistakes(&resources, gres, wanted, resource)
+            .into_iter()
+            .for_each(&mut error);
     }
     let mut warning = |text: String| {
         found.push(Finding {
@@ -235,6 +247,13 @@ pub fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
             text,
         });
     };
+    if lists(setting(slurm, "SelectTypeParameters"), "MULTIPLE_SHARING_GRES_PJ") {
+        warning(
+            "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ: Slurm does not tell how a job's shards lie on several devices, \
+             so a job has as many of each, and one whose number does not divide is held"
+                .into(),
+        );
+    }
     for device in &wanted.devices {
         let rest = device.memory_bytes % device.shards.max(1);
         if rest != 0 {
@@ -282,11 +301,20 @@ mod tests {
             Some("/c")
         );
         assert_eq!(setting("NodeName=a Prolog=/x\n", "Prolog"), None);
+        let slurm = "NodeName=DEFAULT Gres=gpu:1\nNodeName=a,b[1-2]\nNodeName=c Gres=gpu:2\n";
+        for (node, gres) in [("b2", Some("gpu:1")), ("c", Some("gpu:2")), ("d", None)] {
+            assert_eq!(node_value(slurm, node, "Gres").as_deref(), gres, "{node}");
+        }
         for (line, count) in [
             ("Name=gpu File=/dev/nvidia[0-3]", 4),
             ("Name=gpu File=/dev/nvidia[0,2-3]", 3),
             ("Name=shard Count=80 File=/dev/nvidia0", 80),
             ("Name=gpu File=/dev/nvidia0", 1),
+            (
+                "Name=gpu MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21",
+                1,
+            ),
+            ("Name=shard Count=2K", 2048),
         ] {
             assert_eq!(count_of(line), count, "{line}");
         }

@@ -31,23 +31,24 @@ const HAS_NODES: [&str; 6] = [
     "SUSPENDED",
 ];
 
-/// Whether the text shows several jobs, as that of an array's first job does: its tasks are to be asked for one by one.
+/// Whether the text shows several jobs, as that of an array's or a heterogeneous job's first one does: each is to be asked for by
+/// itself.
 #[must_use]
 pub fn shows_several(text: &str) -> bool {
     text.lines().filter(|line| is_head(line)).count() > 1
 }
 
-/// The task of an array that is this job, by what `squeue --noheader --format '%A %F %K'` says: numbers only.
+/// The task of an array, or the part of a heterogeneous job, that is this job, by what `squeue --noheader --format '%A %i'` says:
+/// numbers only. `7_2`, or `7+0`.
 #[must_use]
 pub fn task_of(text: &str, job: u64) -> Option<String> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         let number = words.next()?.parse::<u64>().ok()?;
-        let (array, task) = (
-            words.next()?.parse::<u64>().ok()?,
-            words.next()?.parse::<u64>().ok()?,
-        );
-        (number == job).then(|| format!("{array}_{task}"))
+        let task = words.next()?;
+        let (whole, part) = task.split_once(['_', '+'])?;
+        (number == job && is_number(whole) && is_number(part)).then(|| task.to_owned())
     })
 }
 
@@ -235,9 +236,14 @@ mod tests {
         let one = shown("sh", "shard:20(IDX:0)", "");
         assert!(shows_several(&format!("{one}{one}")) && !shows_several(&one));
         assert_eq!(details(&one, 70, "n1").expect_err("none").remedy, Remedy::Requeue);
-        let told = "8 7 1\n7 7 2\n9 9 N/A\n";
+        let told = "8 7_1\n7 7_2\n9 9\n10 10+0\n11 10+1\n12 12_[1-3]\n13 13_1 x\n";
         assert_eq!(task_of(told, 7).as_deref(), Some("7_2"));
-        assert_eq!((task_of(told, 9), task_of(told, 1)), (None, None));
+        assert_eq!(task_of(told, 10).as_deref(), Some("10+0"));
+        assert_eq!(task_of(told, 11).as_deref(), Some("10+1"));
+        assert_eq!(
+            (task_of(told, 9), task_of(told, 1), task_of(told, 12)),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -3,9 +3,11 @@
 //! A line that has to change stays as a comment behind [`MARK`]; what is new stands between [`BEGIN`] and [`END`].
 
 use crate::configuration::{
-    PROGRAMS, RESOURCES, SWEEP_INTERVAL_S, Wanted, count_of, counted, gres_lines, lists, node_line, setting,
-    sweeps, value, words,
+    PROGRAMS, RESOURCES, SWEEP_INTERVAL_S, Wanted, counted, gres_lines, lists, node_line, node_value,
+    setting, sweeps, value, words,
 };
+use crate::gres::{kinds, mistakes};
+use crate::include::Conf;
 use crate::plugin;
 
 /// Before a line that was replaced.
@@ -25,12 +27,23 @@ pub struct Edited {
     pub former: Vec<(&'static str, String)>,
 }
 
+/// One of Slurm's files.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// Its own text, which is edited.
+    pub own: &'a str,
+    /// The same with what it includes, which is not.
+    pub all: &'a Conf,
+}
+
 /// Puts the lines in that are missing. What an earlier setup put in for this node or another one stays, unless this node has
-/// other devices now.
+/// other devices now. A setting in an included file is overridden: Slurm takes the last.
 ///
 /// # Errors
 /// A sentence about what has to be edited by hand.
-pub fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String> {
+pub fn apply(slurm_file: File<'_>, gres_file: File<'_>, wanted: &Wanted) -> Result<Edited, String> {
+    let (text, all) = (slurm_file.own, slurm_file.all.text());
+    let slurm = all.as_str();
     let mut former = Vec::new();
     let mut replaced: Vec<&str> = Vec::new();
     let mut new = Vec::new();
@@ -49,7 +62,7 @@ pub fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String>
     }
     for (key, name) in PROGRAMS {
         let own = format!("{}/{name}", wanted.folder);
-        let marked = slurm.lines().filter_map(|line| line.strip_prefix(MARK));
+        let marked = text.lines().filter_map(|line| line.strip_prefix(MARK));
         let before = marked.filter_map(|line| setting(line, key)).next_back();
         let there = setting(slurm, key);
         let others = there.filter(|path| *path != own);
@@ -72,19 +85,24 @@ pub fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String>
             wanted.node
         )
     })?;
-    let there = value(node, "Gres").unwrap_or_default();
+    let mut there = node_value(slurm, &wanted.node, "Gres").unwrap_or_default();
     let is_sound = RESOURCES
         .iter()
-        .all(|resource| counted(there, resource) == Some(wanted.count(resource)));
+        .all(|resource| counted(&there, resource) == Some(wanted.count(resource)));
     if !is_sound {
-        new.push(node_with_resources(node, wanted));
+        let new_line = node_with_resources(node, &there, wanted);
+        if let Some(place) = slurm_file.all.included_place(node) {
+            return Err(format!("{place} is the node's: write there `{new_line}`"));
+        }
+        there = value(&new_line, "Gres").unwrap_or_default().to_owned();
+        new.push(new_line);
     }
     let goes = |line: &str| {
         let key = words(line).next().map(|(key, _)| key);
         let is_replaced = |key: &str| replaced.iter().any(|other| other.eq_ignore_ascii_case(key));
         (line == node && !is_sound) || key.is_some_and(is_replaced)
     };
-    if let Some(line) = slurm
+    if let Some(line) = text
         .lines()
         .find(|line| goes(line) && line.trim_end().ends_with('\\'))
     {
@@ -93,9 +111,9 @@ pub fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String>
             line.trim()
         ));
     }
-    let (kept, more) = of_gres(gres, wanted);
+    let (kept, more) = of_gres(&there, gres_file, wanted)?;
     Ok(Edited {
-        slurm: with_block(&marked(slurm, goes), &new),
+        slurm: with_block(&marked(text, goes), &new),
         gres: with_block(&kept, &more),
         former,
     })
@@ -162,8 +180,7 @@ fn with_block(text: &str, lines: &[String]) -> String {
 }
 
 /// The line of a node with as many of each resource as there are.
-fn node_with_resources(line: &str, wanted: &Wanted) -> String {
-    let there = value(line, "Gres").unwrap_or_default();
+fn node_with_resources(line: &str, there: &str, wanted: &Wanted) -> String {
     let mut items: Vec<String> = there
         .split(',')
         .filter(|item| !item.is_empty())
@@ -182,18 +199,29 @@ fn node_with_resources(line: &str, wanted: &Wanted) -> String {
     words.join(" ")
 }
 
-/// gres.conf without this node's lines of another count, and the lines that it lacks.
-fn of_gres(gres: &str, wanted: &Wanted) -> (String, Vec<String>) {
+/// gres.conf without this node's lines that are mistakes, and the lines that it lacks. `resources` is what slurm.conf says in the
+/// node's `Gres=`.
+fn of_gres(resources: &str, gres: File<'_>, wanted: &Wanted) -> Result<(String, Vec<String>), String> {
     let node = &wanted.node;
-    let is_found = setting(gres, "AutoDetect").is_some_and(|how| how != "off");
-    let mut kept = gres.to_owned();
+    let mut kept = gres.own.to_owned();
     let mut new = Vec::new();
     for resource in RESOURCES {
-        let there: u64 = gres_lines(gres, node, resource).map(count_of).sum();
-        if there == wanted.count(resource) || (resource == "gpu" && there == 0 && is_found) {
+        let found = mistakes(resources, gres.all, wanted, resource);
+        if found.is_empty() {
             continue;
         }
-        let former: Vec<&str> = gres_lines(gres, node, resource).collect();
+        let former: Vec<&str> = gres_lines(gres.all, node, resource)
+            .map(|line| line.text.as_str())
+            .collect();
+        if let Some(place) = former.iter().find_map(|line| gres.all.included_place(line)) {
+            return Err(format!("{place} has to be edited by hand: {}", found.join("; ")));
+        }
+        let kind = match kinds(resources).as_slice() {
+            [] => String::new(),
+            [(kind, _)] => format!(" Type={kind}"),
+            _ if resource == "gpu" => return Err(found.join("; ")),
+            _ => String::new(),
+        };
         kept = marked(&kept, |line| former.contains(&line));
         if resource == "divvy_compute" {
             let count = wanted.count(resource);
@@ -205,7 +233,7 @@ fn of_gres(gres: &str, wanted: &Wanted) -> (String, Vec<String>) {
         for device in &wanted.devices {
             let count = match resource {
                 "shard" => format!(" Count={}", device.shards),
-                _ => String::new(),
+                _ => kind.clone(),
             };
             new.push(format!(
                 "NodeName={node} Name={resource}{count} File={}",
@@ -213,7 +241,7 @@ fn of_gres(gres: &str, wanted: &Wanted) -> (String, Vec<String>) {
             ));
         }
     }
-    (kept, new)
+    Ok((kept, new))
 }
 
 #[cfg(test)]
@@ -221,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::configuration::{WantedDevice, check};
+    use crate::configuration::{self, Finding, WantedDevice};
 
     fn wanted() -> Wanted {
         let device = |number| WantedDevice {
@@ -236,6 +264,21 @@ mod tests {
             devices: vec![device(0), device(1)],
             agent_timeout_s: 10,
         }
+    }
+
+    fn gres(text: &str) -> Conf {
+        Conf::plain("gres.conf", text)
+    }
+
+    fn check(slurm: &str, gres: &str, wanted: &Wanted) -> Vec<Finding> {
+        configuration::check(slurm, &self::gres(gres), wanted)
+    }
+
+    /// Files that include nothing.
+    fn apply(slurm: &str, gres: &str, wanted: &Wanted) -> Result<Edited, String> {
+        let [all_slurm, all_gres] = [Conf::plain("slurm.conf", slurm), self::gres(gres)];
+        let file = |own, all| File { own, all };
+        super::apply(file(slurm, &all_slurm), file(gres, &all_gres), wanted)
     }
 
     const SLURM: &str = "ClusterName=c\nSelectType=select/cons_tres\nGresTypes=gpu # ours\nEpilog=/opt/site/epilog\n\
@@ -350,9 +393,11 @@ mod tests {
             found[0].text.clone()
         };
         assert!(mistakes("PrologFlags=Alloc", "").contains("before its slice is made"));
+        assert!(mistakes("PrologFlags=Alloc", "PrologFlags=Alloc,NoHold").contains("NoHold"));
+        let parameters = "SelectTypeParameters=CR_Core,MULTIPLE_SHARING_GRES_PJ\nPrologFlags=";
+        assert!(mistakes("PrologFlags=", parameters).contains("as many of each"));
         assert!(mistakes("select/cons_tres", "select/linear").contains("select/linear"));
         assert!(mistakes("shard:160", "shard:80").contains("has 80 of `shard`"));
-        assert!(mistakes("Name=shard Count=80", "Name=shard Count=40").contains("counts 80"));
         assert!(mistakes("HealthCheckInterval=60", "HealthCheckInterval=0").contains("lost with slurmd"));
         assert!(mistakes("/divvy/sweep", "/nhc").contains("is not run"));
         assert!(mistakes("/divvy/task-prolog", "/other").contains("is not run"));
@@ -363,12 +408,61 @@ mod tests {
             mistakes("PrologFlags=", "ProctrackType=proctrack/pgid\nPrologFlags=")
                 .contains("outside its session")
         );
+        // Each line of gres.conf beside its device.
+        let fewer = sound
+            .gres
+            .replacen("Name=shard Count=80", "Name=shard Count=40", 1);
+        let found = check(&sound.slurm, &fewer, &wanted());
+        assert!(
+            found.len() == 1 && found[0].text.contains("line 4: counts 40 of `shard` of device 0"),
+            "{found:#?}"
+        );
         let mut odd = wanted();
         odd.devices[0].memory_bytes += 1;
         let found = check(&sound.slurm, &sound.gres, &odd);
         assert!(
             found.len() == 1 && found[0].text.contains("do not divide"),
             "{found:#?}"
+        );
+    }
+
+    #[test]
+    fn what_included_files_say_counts_and_is_not_edited() {
+        let read = |name: &str| match name {
+            "nodes.conf" => Ok(
+                "NodeName=n1 CPUs=4 Gres=gpu:2,shard:160,divvy_compute:200\nProlog=/opt/site/prolog\n"
+                    .to_owned(),
+            ),
+            "bare.conf" => Ok("NodeName=n1 CPUs=4\n".to_owned()),
+            "gpus.conf" => Ok("Name=gpu File=/dev/nvidia1\nName=gpu File=/dev/nvidia0\n".to_owned()),
+            _ => Err(format!("there is no `{name}`")),
+        };
+        let with = |slurm: &str, gres: &str| {
+            let conf = |file: &str, own: &str| Conf::expand(file, own, read).expect("expanded");
+            let (all_slurm, all_gres) = (conf("slurm.conf", slurm), conf("gres.conf", gres));
+            let file = |own, all| File { own, all };
+            let edited = super::apply(file(slurm, &all_slurm), file(gres, &all_gres), &wanted())?;
+            let left = configuration::check(
+                &conf("slurm.conf", &edited.slurm).text(),
+                &conf("gres.conf", &edited.gres),
+                &wanted(),
+            );
+            Ok::<_, String>((edited, left))
+        };
+        let (edited, left) = with("SelectType=select/cons_tres\nInclude nodes.conf\n", "").expect("edited");
+        assert_eq!(left, []);
+        assert_eq!(edited.former, [("prolog", "/opt/site/prolog".to_owned())]);
+        let bare = with("SelectType=select/cons_tres\nInclude bare.conf\n", "").expect_err("by hand");
+        assert!(
+            bare.starts_with("bare.conf line 1 is the node's: write there `NodeName=n1"),
+            "{bare}"
+        );
+        let swapped = with("Include nodes.conf\n", "Include gpus.conf\n").expect_err("by hand");
+        assert!(
+            swapped.starts_with(
+                "gpus.conf line 1 has to be edited by hand: gpus.conf line 1: device 0 is /dev/nvidia1"
+            ),
+            "{swapped}"
         );
     }
 

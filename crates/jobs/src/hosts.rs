@@ -7,7 +7,7 @@ pub fn contains(list: &str, node: &str) -> bool {
 }
 
 /// The list's entries: commas inside brackets divide none.
-fn entries(list: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn entries(list: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     list.split(move |c: char| {
         match c {

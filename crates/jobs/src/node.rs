@@ -40,6 +40,9 @@ pub struct NodeDevice {
     pub memory_bytes: Bytes,
     /// How many shards it has in gres.conf.
     pub shards: u64,
+    /// Its device file, as gres.conf names it; `divvy slurm setup` alone reads this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 fn ten() -> u64 {

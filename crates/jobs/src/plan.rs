@@ -216,6 +216,7 @@ mod tests {
             uuid: device.uuid.clone(),
             memory_bytes: device.memory_bytes,
             shards,
+            file: None,
         };
         Node {
             devices: devices.iter().map(known).collect(),

@@ -1,8 +1,10 @@
 //! Jobs of a Slurm cluster, which is real: each is held to its shards, and no slice outlives its job.
 
 mod devices;
+mod former;
 mod interrupted;
 mod options;
+mod unlike;
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -175,6 +177,17 @@ impl Site {
         });
     }
 
+    /// Waits for it, with a slurmd that is started again where it ends by itself, as an administrator or systemd would.
+    fn until_with_slurmd<T>(&mut self, what: &str, is_so: impl Fn(&Self) -> Option<T>) -> T {
+        let site = std::cell::RefCell::new(self);
+        until(what, || {
+            if let Some(status) = site.borrow_mut().cluster.revive_slurmd("n1") {
+                println!("slurmd ended by itself, {status}");
+            }
+            is_so(&site.borrow())
+        })
+    }
+
     fn until_no_slice(&self) {
         until("no job has a slice", || (self.job_slices() == 0).then_some(()));
     }
@@ -345,7 +358,7 @@ fn no_slice_outlives_its_job_whatever_is_killed_and_in_which_order() {
             probe.display()
         );
         let job = site.sbatch(&alice, &["--gres=shard:8"], &script);
-        until("the job's program uses its slice", || {
+        site.until_with_slurmd("the job's program uses its slice", |site| {
             let slice = site.slice_of(&job)?;
             (slice["processes"].as_array()?.len() == 1).then_some(())
         });
@@ -377,9 +390,9 @@ fn no_slice_outlives_its_job_whatever_is_killed_and_in_which_order() {
                 }
             }
         }
-        until(
+        site.until_with_slurmd(
             &format!("order {order}, {done:?}: the slice of job {job} is gone"),
-            || site.slice_of(&job).is_none().then_some(()),
+            |site| site.slice_of(&job).is_none().then_some(()),
         );
         assert!(
             !processes::is_alive(daemon),
@@ -395,15 +408,16 @@ fn no_slice_outlives_its_job_whatever_is_killed_and_in_which_order() {
         println!("order {order}, {done:?}: {:.1} s", begin.elapsed().as_secs_f64());
         // Where an epilog was lost, the job is completing for a minute more, and the node takes no other.
         if site.state_of(&job) == "COMPLETING" {
-            let node = |state: &str| {
+            let node = |site: &Site, state: &str| {
                 let words = ["update", "NodeName=n1", state, "Reason=next"];
                 site.cluster.root("scontrol", &words)
             };
-            assert!(node("State=DOWN").status.success());
-            site.cluster.until("the node takes jobs", |cluster| {
+            assert!(node(&site, "State=DOWN").status.success());
+            site.until_with_slurmd("the node takes jobs", |site| {
                 // It may be up by itself: then this is refused.
-                let _up = node("State=RESUME");
-                cluster.ask("sinfo", &["-h", "-N", "-o", "%T"]).trim() == "idle"
+                let _up = node(site, "State=RESUME");
+                let states = site.cluster.ask("sinfo", &["-h", "-N", "-o", "%T"]);
+                (states.trim() == "idle").then_some(())
             });
         }
     }

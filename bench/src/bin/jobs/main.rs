@@ -25,6 +25,9 @@ use site::Site;
 /// Milliseconds that a job's start may take longer, at most.
 const MOST_MS: f64 = 100.0;
 
+/// As `divvy slurm setup` writes them.
+const OWN_FLAGS: &str = "Alloc";
+
 /// What Divvy adds to the start of a Slurm job
 #[derive(Parser)]
 struct Args {
@@ -37,6 +40,9 @@ struct Args {
     /// Measuring rounds of those
     #[arg(long, default_value_t = 3)]
     together_rounds: usize,
+    /// Measure Slurm alone: a prolog that does nothing, under each form of PrologFlags
+    #[arg(long)]
+    flags: bool,
     /// Print what each program of Divvy's takes in a job, by the clock of the shell around it
     #[arg(long)]
     programs: bool,
@@ -53,13 +59,16 @@ fn main() -> anyhow::Result<()> {
     if !slurm::is_installed() {
         bail!("Slurm and munge are not installed: `cargo xtask setup` installs them");
     }
+    if args.flags {
+        return of_flags(&args);
+    }
     let built = match &args.built {
         Some(folder) => folder.clone(),
         None => artifacts::build(&[&artifacts::PRODUCT[..], &["slurm-options"]].concat())?,
     };
     let sites = [
         Site::without()?,
-        Site::with_empty_prolog()?,
+        Site::with_empty_prolog(OWN_FLAGS)?,
         Site::with(&built, args.programs)?,
     ];
     println!(
@@ -99,6 +108,35 @@ fn main() -> anyhow::Result<()> {
     let [_, _, divvy] = &sites;
     if args.programs {
         print!("{}", divvy.programs()?);
+    }
+    Ok(())
+}
+
+/// Forms of PrologFlags. Under `NoHold` a job's first step may begin before its prolog has ended: docs/adr/0073.
+const FLAGS: [&str; 4] = ["Alloc", "Alloc,NoHold", "Contain", "Alloc,Serial"];
+
+/// What each form of PrologFlags takes with programs that do nothing, by turns with a cluster that has no prolog.
+fn of_flags(args: &Args) -> anyhow::Result<()> {
+    let mut sites = vec![("no prolog", Site::without()?)];
+    for flags in FLAGS {
+        sites.push((flags, Site::with_empty_prolog(flags)?));
+    }
+    let mut starts = vec![Vec::new(); sites.len()];
+    for round in 0..=args.rounds {
+        for ((_, site), starts) in sites.iter().zip(&mut starts) {
+            let start = site.starts(1)?;
+            if round > 0 {
+                starts.extend(start);
+            }
+        }
+    }
+    let medians: Vec<f64> = starts.iter_mut().map(|starts| median(starts)).collect();
+    println!(
+        "{:<42} {:>9} {:>9}",
+        "a job's start, ms, median", "start", "added"
+    );
+    for ((flags, _), start) in sites.iter().zip(&medians) {
+        println!("{flags:<42} {start:>9.1} {:>9.1}", start - medians[0]);
     }
     Ok(())
 }

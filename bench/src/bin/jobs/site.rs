@@ -34,15 +34,16 @@ impl Site {
         Self::plain(folder()?, "")
     }
 
-    /// The same whose jobs have a prolog, a task prolog and an epilog that do nothing: what Slurm itself takes for having them.
-    pub fn with_empty_prolog() -> anyhow::Result<Self> {
+    /// The same whose jobs have a prolog, a task prolog and an epilog that do nothing, under these PrologFlags: what Slurm itself
+    /// takes for having them.
+    pub fn with_empty_prolog(flags: &str) -> anyhow::Result<Self> {
         let folder = folder()?;
         let script = folder.path().join("nothing");
         fs::write(&script, "#!/bin/sh\nexit 0\n")?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
         let programs = ["Prolog", "TaskProlog", "Epilog"];
         let lines = programs.map(|key| format!("{key}={}\n", script.display()));
-        Self::plain(folder, &format!("PrologFlags=Alloc\n{}", lines.concat()))
+        Self::plain(folder, &format!("PrologFlags={flags}\n{}", lines.concat()))
     }
 
     fn plain(folder: tempfile::TempDir, more: &str) -> anyhow::Result<Self> {

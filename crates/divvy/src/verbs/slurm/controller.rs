@@ -29,7 +29,7 @@ pub fn granted(job: &Job) -> Result<Granted, Refusal> {
                 "--noheader",
                 "--array",
                 "--states=all",
-                "--format=%A %F %K",
+                "--format=%A %i",
                 "--jobs",
                 &job.id.to_string(),
             ],

@@ -85,10 +85,14 @@ pub fn run(node_file: &Path) -> Result<u8, Fault> {
 /// slurmd that was killed has run no epilog, and Slurm's controller asks for it again only after a minute or two.
 ///
 /// # Errors
-/// [`Code::Privilege`], and an agent that does not answer.
+/// [`Code::Privilege`], an agent that does not answer, and slices of jobs on a node whose file is not there.
 pub fn sweep_all(node_file: &Path) -> Result<u8, Fault> {
     node::require_root("sweep")?;
-    for (name, path) in node::files(node_file)? {
+    let files = node::files(node_file)?;
+    if files.iter().all(|(_, path)| !node::is_there(path)) {
+        return sweep_without(node_file);
+    }
+    for (name, path) in files {
         let file = node::read(&path)?;
         let (agent, mut slices) = node::ask(&file, node::all_slices).map_err(|refusal| refusal.fault)?;
         if let Some(name) = &name {
@@ -108,6 +112,29 @@ pub fn sweep_all(node_file: &Path) -> Result<u8, Fault> {
             end_left(&agent, &file, name, &of_node);
         }
     }
+    Ok(0)
+}
+
+/// A node without devices has no file, and shares slurm.conf with those that have: its health check has nothing to do. A file
+/// that was lost while jobs have slices is another thing.
+fn sweep_without(node_file: &Path) -> Result<u8, Fault> {
+    let shown = node_file.display();
+    let agent = Client::new(node::run_dir(&Node::default()));
+    let slices = node::all_slices(&agent).unwrap_or_default();
+    if let Some(slice) = slices.first() {
+        return Err(Fault::new(
+            Code::Config,
+            format!(
+                "there is no node's file `{shown}`, and {} slices of jobs are here, as {}",
+                slices.len(),
+                slice.name
+            ),
+        )
+        .hint("`divvy slurm setup --apply` writes the file again; `divvy slice delete` ends a slice"));
+    }
+    remark(&format!(
+        "there is no node's file `{shown}`: no job of this node has a slice, and nothing is swept"
+    ));
     Ok(0)
 }
 

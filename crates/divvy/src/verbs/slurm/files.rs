@@ -4,10 +4,11 @@
 //! that another user could have put there, and replaces a file by name instead of writing into what is there.
 
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use divvy_jobs::include::Conf;
 use divvy_model::{Code, Fault};
 
 /// A file's text; nothing for one that need not be there.
@@ -24,6 +25,58 @@ pub fn text(path: &Path, is_needed: bool) -> Result<String, Fault> {
                 .hint("run it on a node of a Slurm cluster; --conf-dir names the folder of slurm.conf where it is another"),
         ),
     }
+}
+
+/// One of Slurm's files with what its `Include` lines name.
+///
+/// # Errors
+/// [`Code::Config`]: a file that is not there, includes itself, or is not as [`included`] wants it.
+pub fn expanded(path: &Path, text: &str) -> Result<Conf, Fault> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    Conf::expand(&name, text, |name| included(path, folder, name)).map_err(|why| {
+        Fault::new(Code::Config, why)
+            .hint("`divvy slurm setup` follows Include lines as slurmctld does: repair that line first")
+    })
+}
+
+/// The text of an included file. Root reads none that a user could have put in Slurm's way: it belongs to root, or to the owner of
+/// the file that includes it, others may not write it, and its name does not climb.
+fn included(above: &Path, folder: &Path, name: &str) -> Result<String, String> {
+    /// More than any cluster's.
+    const LARGEST: u64 = 4 << 20;
+    if Path::new(name).components().any(|part| part.as_os_str() == "..") {
+        return Err(format!("`{name}` leads upwards: name the file by its whole path"));
+    }
+    let path = place(&folder.join(name)).map_err(|fault| fault.message)?;
+    let failed = |error: std::io::Error| format!("cannot read `{}`: {error}", path.display());
+    let owner = fs::metadata(above).map_or(0, |meta| meta.uid());
+    // A pipe would be waited for, and a link has been followed.
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(&path)
+        .map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() || meta.mode() & 0o002 != 0 || !(is_own(meta.uid()) || meta.uid() == owner) {
+        return Err(format!(
+            "`{}` is no file of root's or of {}'s owner, or others may write it",
+            path.display(),
+            above.display()
+        ));
+    }
+    // Slurm's own user has root read nothing that it could not read itself.
+    if owner != 0 && meta.uid() != owner && meta.mode() & 0o004 == 0 {
+        return Err(format!(
+            "`{}` is not readable for the owner of {}",
+            path.display(),
+            above.display()
+        ));
+    }
+    let mut text = String::new();
+    file.take(LARGEST).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
 }
 
 /// Where a file of Slurm's lies. Links lead there, as long as they are root's and in root's folders.
@@ -197,6 +250,56 @@ mod tests {
         fs::set_permissions(&program, fs::Permissions::from_mode(0o777)).expect("a mode");
         write(&program, b"#!/bin/sh\n", 0o755).expect("written");
         assert_eq!(fs::metadata(&program).expect("there").mode() & 0o7777, 0o755);
+    }
+
+    #[test]
+    fn root_follows_an_include_to_slurms_own_files_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let slurm = folder.path().join("slurm.conf");
+        let text = "A=1\nInclude nodes.conf\n";
+        fs::write(&slurm, text).expect("a file");
+        let nodes = folder.path().join("nodes.conf");
+        let refused = |what: &str, said: &str| {
+            let fault = expanded(&slurm, text).expect_err(what);
+            assert!(
+                fault.message.starts_with("slurm.conf line 2: ") && fault.message.contains(said),
+                "{what}: {fault:?}"
+            );
+        };
+        refused("none", "cannot read");
+        fs::write(&nodes, "NodeName=n1\n").expect("a file");
+        assert_eq!(expanded(&slurm, text).expect("read").text(), "A=1\nNodeName=n1\n");
+        fs::set_permissions(&nodes, fs::Permissions::from_mode(0o666)).expect("a mode");
+        refused("others write it", "others may write it");
+        fs::remove_file(&nodes).expect("gone");
+        fs::create_dir(&nodes).expect("a folder");
+        refused("a folder", "is no file");
+        fs::remove_dir(&nodes).expect("gone");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &nodes, rustix::fs::Mode::from_raw_mode(0o600))
+            .expect("a pipe");
+        refused("a pipe", "is no file");
+        fs::remove_file(&nodes).expect("gone");
+        let up = expanded(&slurm, "Include ../etc/shadow\n").expect_err("upwards");
+        assert!(up.message.contains("leads upwards"), "{up:?}");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::write(&nodes, "NodeName=n1\n").expect("a file");
+        chown(&nodes, Some(OTHER), Some(OTHER)).expect("given away");
+        refused("another user's", "is no file of root's");
+        // Slurm's own user has all of its files.
+        chown(&slurm, Some(OTHER), Some(OTHER)).expect("given away");
+        expanded(&slurm, text).expect("its owner's");
+        chown(&nodes, Some(0), Some(0)).expect("root's");
+        fs::set_permissions(&nodes, fs::Permissions::from_mode(0o640)).expect("a mode");
+        refused("root's secret", "is not readable for the owner");
+        fs::set_permissions(&nodes, fs::Permissions::from_mode(0o644)).expect("a mode");
+        expanded(&slurm, text).expect("all may read it");
+        let link = folder.path().join("link.conf");
+        symlink(&nodes, &link).expect("a link");
+        std::os::unix::fs::lchown(&link, Some(OTHER), Some(OTHER)).expect("given away");
+        let linked = expanded(&slurm, "Include link.conf\n").expect_err("another user's link");
+        assert!(linked.message.contains("can change"), "{linked:?}");
     }
 
     #[test]

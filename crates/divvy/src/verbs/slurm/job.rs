@@ -72,12 +72,17 @@ impl Job {
         }
     }
 
+    /// Whether the slice was made for a job with this number on this node: this one, or an earlier one of any user.
+    pub fn has_number_of(&self, slice: &SliceRecord) -> bool {
+        slice
+            .job
+            .as_ref()
+            .is_some_and(|job| job.manager == SLURM && job.id == self.id.to_string() && job.node == self.node)
+    }
+
     /// Whether the slice was made for this job on this node, now or before it was requeued.
     pub fn owns(&self, slice: &SliceRecord) -> bool {
-        slice.uid == self.uid
-            && slice.job.as_ref().is_some_and(|job| {
-                job.manager == SLURM && job.id == self.id.to_string() && job.node == self.node
-            })
+        slice.uid == self.uid && self.has_number_of(slice)
     }
 }
 

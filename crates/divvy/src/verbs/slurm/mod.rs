@@ -4,6 +4,7 @@
 mod controller;
 mod epilog;
 mod files;
+mod former;
 mod job;
 mod node;
 mod plugin;

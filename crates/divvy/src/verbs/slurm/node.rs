@@ -51,7 +51,11 @@ pub fn files(path: &Path) -> Result<Vec<(Option<String>, PathBuf)>, Fault> {
         Fault::new(Code::Config, format!("cannot read the folder `{folder}/`")).because(&error)
     };
     let mut found = Vec::new();
-    for entry in fs::read_dir(format!("{folder}/")).map_err(failed)? {
+    let entries = match fs::read_dir(format!("{folder}/")) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(found),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
         let name = entry.map_err(failed)?.file_name();
         let name = name.to_string_lossy();
         let node = name.strip_prefix(start).and_then(|rest| rest.strip_suffix(after));

@@ -7,9 +7,10 @@ use divvy_agent::{Client, launch};
 use divvy_jobs::{Asked, Here, Node, Plan, Refusal, Remedy, plan};
 use divvy_model::{Code, DeviceRecord, Fault, MemoryAmount, Selector, SliceRecord, SliceRequest};
 
+use super::former::difference;
 use super::job::{Job, SLURM};
-use super::{controller, epilog, node};
-use crate::report;
+use super::{controller, epilog, node, steps};
+use crate::report::{self, remark};
 
 /// Gives the job its slice. A job that cannot have one goes back into the queue.
 ///
@@ -63,18 +64,24 @@ fn give(job: &Job, node_file: &Path, asked: &Asked) -> Result<(), Refusal> {
     let Some(request) = request(job, &node, plan).map_err(Refusal::of)? else {
         return Ok(());
     };
-    let (own, others): (Vec<SliceRecord>, Vec<SliceRecord>) =
-        slices.into_iter().partition(|slice| job.owns(slice));
-    for slice in &own {
+    let (former, others): (Vec<SliceRecord>, Vec<SliceRecord>) =
+        slices.into_iter().partition(|slice| job.has_number_of(slice));
+    let has_steps = !former.is_empty() && steps::has_any(&job.id.to_string());
+    let mut is_there = false;
+    for slice in &former {
         // slurmd that was started again may run the prolog of a job that runs: the job keeps what it has.
-        if slice
-            .job
-            .as_ref()
-            .is_some_and(|before| before.restarts == job.restarts)
-        {
-            return Ok(());
-        }
+        let Some(why) = difference(job, &request, slice, has_steps) else {
+            is_there = true;
+            continue;
+        };
+        remark(&format!(
+            "slice {} of job {} {why}: it is ended, and the job has a new one",
+            slice.name, job.id
+        ));
         epilog::end(&agent, &node, slice).map_err(Refusal::of)?;
+    }
+    if is_there {
+        return Ok(());
     }
     epilog::sweep(&agent, &node, &job.node, &others);
     make(&agent, job, request)

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use divvy_jobs::configuration::{Finding, PROGRAMS, SWEEP, Wanted, WantedDevice, check};
-use divvy_jobs::{Edited, Node, NodeDevice, apply, has_whole_blocks, undo};
+use divvy_jobs::{Edited, File, Node, NodeDevice, apply, has_whole_blocks, undo};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
 
-use super::files::{self, folder, remove, rewrite, text, write};
+use super::files::{self, expanded, folder, remove, rewrite, text, write};
 use super::node;
 use super::plugin::Plugin;
 use crate::context::Context;
@@ -72,13 +72,21 @@ pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault
         return take_away(&places);
     }
     let devices = devices(context)?;
-    let node = new_node(args, &places, &devices, context)?;
+    let mut node = new_node(args, &places, &devices, context)?;
     let wanted = wanted(args, &places, &node, &devices)?;
+    for (device, known) in node.devices.iter_mut().zip(&wanted.devices) {
+        device.file = Some(known.file.clone());
+    }
     let (slurm, gres) = (text(&places.slurm, true)?, text(&places.gres, false)?);
-    let plugin = Plugin::new(&places.slurm, &slurm, &places.programs);
+    let (all_slurm, all_gres) = (expanded(&places.slurm, &slurm)?, expanded(&places.gres, &gres)?);
+    let edit = || {
+        let file = |own, all| File { own, all };
+        apply(file(&slurm, &all_slurm), file(&gres, &all_gres), &wanted)
+    };
+    let plugin = Plugin::new(&places.slurm, &all_slurm.text(), &places.programs);
     if args.apply {
         node::require_root("setup --apply")?;
-        let edited = apply(&slurm, &gres, &wanted).map_err(by_hand)?;
+        let edited = edit().map_err(by_hand)?;
         put(&places, &edited, &node, &plugin)?;
         output::print(&format!(
             "wrote {}, {}, {} and {}\nrestart slurmctld and slurmd, then try: srun --gres=shard:1 env\n",
@@ -87,15 +95,17 @@ pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault
             places.programs.display(),
             places.node_file.display()
         ))?;
-        let found = check(&edited.slurm, &edited.gres, &wanted);
+        let slurm = expanded(&places.slurm, &edited.slurm)?.text();
+        let found = check(&slurm, &expanded(&places.gres, &edited.gres)?, &wanted);
         return report(found, plugin.check()?, None);
     }
     let node_problem = node_problem(&places, &node);
-    match apply(&slurm, &gres, &wanted) {
+    match edit() {
         Ok(edited) => show(&places, &edited, &node, &plugin)?,
         Err(words) => output::print(&format!("{words}\n"))?,
     }
-    report(check(&slurm, &gres, &wanted), plugin.check()?, node_problem)
+    let found = check(&all_slurm.text(), &all_gres, &wanted);
+    report(found, plugin.check()?, node_problem)
 }
 
 fn by_hand(words: String) -> Fault {
@@ -168,6 +178,11 @@ fn new_node(
                 uuid: device.uuid.clone(),
                 memory_bytes: device.memory_usable_bytes(),
                 shards: shards(device),
+                file: before
+                    .devices
+                    .iter()
+                    .find(|former| former.uuid == device.uuid)
+                    .and_then(|former| former.file.clone()),
             })
             .collect(),
         ..before.clone()
@@ -186,8 +201,10 @@ fn wanted(args: &Args, places: &Places, node: &Node, devices: &[DeviceRecord]) -
         )
         .hint("`divvy devices` lists them"));
     }
-    let file = |(at, device): (usize, &DeviceRecord)| match args.files.get(at) {
-        Some(file) => Ok(file.clone()),
+    let former = |at: usize| node.devices.get(at).and_then(|device| device.file.clone());
+    let file = |(at, device): (usize, &DeviceRecord)| match args.files.get(at).cloned().or_else(|| former(at))
+    {
+        Some(file) => Ok(file),
         None => file_of(at, device),
     };
     let files = devices
@@ -263,11 +280,17 @@ fn node_problem(places: &Places, node: &Node) -> Option<String> {
             "there is no {shown}: the prolog does not know the node's devices"
         )),
         Some(Err(fault)) => Some(fault.to_string()),
-        Some(Ok(there)) if there.devices != node.devices => Some(format!(
+        Some(Ok(there)) if !is_same(&there.devices, &node.devices) => Some(format!(
             "{shown} names other devices, memory or shards than this node has"
         )),
         Some(Ok(_)) => None,
     }
+}
+
+/// Whether both name the same devices, by what a prolog reads.
+fn is_same(there: &[NodeDevice], node: &[NodeDevice]) -> bool {
+    let known = |device: &NodeDevice| (device.uuid.clone(), device.memory_bytes, device.shards);
+    there.iter().map(known).eq(node.iter().map(known))
 }
 
 /// Prints the mistakes; the exit status.
@@ -386,7 +409,9 @@ fn put(places: &Places, edited: &Edited, node: &Node, plugin: &Plugin) -> Result
 
 fn take_away(places: &Places) -> Result<u8, Fault> {
     let slurm = text(&places.slurm, false)?;
-    let plugin = Plugin::new(&places.slurm, &slurm, &places.programs);
+    // What cannot be followed any more keeps no line from being taken away.
+    let all_slurm = expanded(&places.slurm, &slurm).map_or(slurm, |all| all.text());
+    let plugin = Plugin::new(&places.slurm, &all_slurm, &places.programs);
     let mut all = vec![plugin.list()?];
     for path in [&places.slurm, &places.gres] {
         files::place(path)?;

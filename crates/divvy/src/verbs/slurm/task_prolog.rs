@@ -10,7 +10,7 @@ use divvy_jobs::Asked;
 use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount, SliceRecord};
 
 use super::job::{SLURM, of_slurmd};
-use super::node;
+use super::{node, steps};
 use crate::output;
 
 /// What a job with devices has in its tasks' environments. Slurm takes these out of what a user hands on, and leaves
@@ -23,7 +23,8 @@ const SIGNS: [&str; 3] = ["SLURM_SHARDS_ON_NODE", "SLURM_GPUS_ON_NODE", "SLURM_J
 /// The job has devices and no slice, or the agent does not answer: the task does not start.
 pub fn run(node_file: &Path) -> Result<u8, Fault> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let job = variable("SLURM_JOB_ID").ok_or_else(|| of_slurmd("SLURM_JOB_ID"))?;
+    let told = variable("SLURM_JOB_ID").ok_or_else(|| of_slurmd("SLURM_JOB_ID"))?;
+    let job = steps::own_job().unwrap_or(told);
     let name = variable("SLURMD_NODENAME").ok_or_else(|| of_slurmd("SLURMD_NODENAME"))?;
     let asked = Asked::of_step(|name| variable(name)).map_err(|refusal| refusal.fault)?;
     if !SIGNS.iter().any(|sign| variable(sign).is_some()) {
