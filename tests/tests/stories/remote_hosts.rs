@@ -172,6 +172,47 @@ fn all_runs_of_a_client_together_have_no_more_than_its_invitation() {
     system.holds();
 }
 
+/// A run that waits for what its invitation lacks begins when the invitation is changed, while the run before it goes on.
+#[test]
+fn a_run_that_waits_has_the_amounts_of_a_new_invitation() {
+    let Some(system) = System::new() else { return };
+    let (alice, bob) = (&system.users.alice, &system.users.bob);
+    let server = Server::start(&system, alice, "2GiB");
+    server.admit_to(&system, alice, bob, &["laptop", "--memory", "2GiB"]);
+    let words = ["--memory", "2GiB", "--compute", "30%"];
+    let mut first = server.probe(&system, bob, &words);
+    let mut waits = server.run(&system, bob, &[&["--wait"], &words[..]].concat());
+    let mut waits = waits
+        .arg(system.program("transfers"))
+        .args(["pageable", "1048576"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut said = BufReader::new(waits.stderr.take().expect("it is piped")).lines();
+    let line = said.next().expect("it says that it waits").expect("text");
+    assert!(line.contains("waiting for a slice"), "{line}");
+    assert_eq!(system.slices().len(), 1);
+    // Not enough yet, and then enough.
+    for (memory, is_enough) in [("3GiB", false), ("4GiB", true)] {
+        server.admit_to(&system, alice, bob, &["laptop", "--memory", memory]);
+        if !is_enough {
+            assert!(waits.try_wait().expect("a child").is_none());
+        }
+    }
+    let ended = waits.wait_with_output().expect("a child");
+    assert!(ended.status.success(), "{ended:?} {:?}", said.collect::<Vec<_>>());
+    assert!(
+        String::from_utf8_lossy(&ended.stdout).contains("\"right\":true"),
+        "{ended:?}"
+    );
+    assert!(first.copies(), "the one before it");
+    assert!(first.end().success());
+    no_slices(&system);
+    drop(server);
+    system.holds();
+}
+
 #[test]
 fn a_client_waits_in_the_servers_queue_and_hears_why_there_is_no_room() {
     let Some(system) = System::new() else { return };
