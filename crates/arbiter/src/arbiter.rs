@@ -8,6 +8,7 @@ use crate::decision::Decision;
 use crate::device::Device;
 use crate::event::{Event, Refused};
 use crate::longest::OfTenant;
+use crate::owner::{Debts, Owed};
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::tenant::{Leaseholder, Place, Tenant};
@@ -39,6 +40,8 @@ pub struct Arbiter {
     /// Devices to look at before the event is done with.
     pub(crate) dirty: Vec<usize>,
     pub(crate) decisions: Vec<Decision>,
+    /// What owners owe for tenants that have gone.
+    pub(crate) debts: Debts,
 }
 
 impl Arbiter {
@@ -58,6 +61,7 @@ impl Arbiter {
             leases: 0,
             dirty: Vec::new(),
             decisions: Vec::new(),
+            debts: Debts::default(),
         }
     }
 
@@ -117,6 +121,10 @@ impl Arbiter {
                 devices,
                 terms,
             } => self.arrive(*tenant, devices, *terms)?,
+            Event::Owned { tenant, owner } => {
+                let i = self.find(*tenant)?;
+                self.own(i, *owner);
+            }
             Event::Ready { tenant } => {
                 let i = self.find(*tenant)?;
                 self.ready(i);
@@ -238,6 +246,8 @@ impl Arbiter {
         let now = self.clock.now();
         let mut tenant = Tenant {
             id,
+            owner: None,
+            takes_over: 0,
             terms,
             leaseholders: leaseholders.collect(),
             wants: false,
@@ -332,6 +342,8 @@ impl Arbiter {
             self.leave_queues(i);
         }
         let paces: Vec<Pace> = (0..places.len()).map(|h| self.pace(i, h)).collect();
+        let owned = self.tenant(i).owner.map_or(0, |_| places.len());
+        let owes: Vec<(u32, Owed)> = (0..owned).map(|h| (self.parts(i, h), self.owed(i, h))).collect();
         for &d in &places {
             self.strike(d, &old);
             self.enrol(d, &terms);
@@ -345,6 +357,7 @@ impl Arbiter {
             leaseholder.time = leaseholder.time.repaced(device.floor, old, new);
         }
         self.tenants[i] = Some(tenant);
+        self.share_debts(i, &owes);
         if waits {
             self.enter(i);
         } else if self.tenant(i).place == Place::Holding {
@@ -361,6 +374,7 @@ impl Arbiter {
         for h in 0..self.tenant(i).leaseholders.len() {
             self.release(i, h);
         }
+        self.leave_debts(i);
         let tenant = self.tenants[i].take().expect("a registered tenant");
         self.timers.set(i, tenant.timer, None);
         self.numbers.remove(&tenant.id);

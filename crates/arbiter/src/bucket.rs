@@ -78,6 +78,12 @@ impl Bucket {
         self.at.saturating_add(wait.try_into().unwrap_or(Nanos::MAX))
     }
 
+    /// Device time that is missing to `depth`.
+    pub fn missing(&self, depth: Nanos) -> Nanos {
+        let missing = (level_of(depth) - self.level).max(0) / SCALE;
+        missing.try_into().unwrap_or(Nanos::MAX)
+    }
+
     /// Device time owed.
     pub fn debt(&self) -> Nanos {
         (-self.level / SCALE).max(0).try_into().unwrap_or(Nanos::MAX)

@@ -1,6 +1,7 @@
 //! What each tenant is charged: max(reported busy, unreleased lease time), in virtual time, tokens and budget alike.
 
 use crate::arbiter::Arbiter;
+use crate::holding::WHOLE;
 use crate::tenant::{Leaseholder, Place};
 use crate::{Cap, Nanos};
 
@@ -61,10 +62,11 @@ impl Arbiter {
         if device.stuck == 0 || tenant.bucket.is_none() {
             return;
         }
-        let stuck = device.stuck - u32::from(tenant.place == Place::Stuck);
-        let others = u64::from(stuck) + u64::from(device.holder.is_some_and(|holder| holder != i));
+        let holders = u64::from(device.holder.is_some_and(|holder| holder != i));
+        let others = u128::from(self.stuck_beside(i, h, true) + holders * WHOLE);
+        let theirs = u128::from(run) * others / (others + u128::from(WHOLE));
         let shared = &mut self.tenant_mut(i).leaseholders[h].shared;
-        *shared = shared.saturating_add(run / (others + 1) * others);
+        *shared = shared.saturating_add(theirs as Nanos);
     }
 
     /// The first lease on a device expires: the time in which its work and that of others run in turns begins.

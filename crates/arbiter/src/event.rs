@@ -17,6 +17,14 @@ pub enum Event {
         /// What it is promised on each of them.
         terms: Terms,
     },
+    /// It is this owner's, told behind its arrival and once. It takes over what the owner's former tenants owed on its devices, in
+    /// proportion to its part. Those that no event says this of take over nothing.
+    Owned {
+        /// The tenant.
+        tenant: TenantId,
+        /// Its owner, as the caller numbers them.
+        owner: u64,
+    },
     /// It has something to launch and no lease.
     Ready {
         /// The tenant.

@@ -2,14 +2,17 @@
 
 use crate::arbiter::Arbiter;
 use crate::decision::Decision;
-use crate::tenant::{Claim, Held, Lease, Place};
+use crate::tenant::{Claim, Held, Lease, Leaseholder, Place, Tenant};
 use crate::{DeviceId, FOREVER, Nanos};
 
 /// An expected launch is waited for at most so many times as long because others are stuck on the device.
 const SLOWEST: u64 = 4;
 /// Of a lease that expired, at most so many times the time that it was waited for counts as launches. So a launch of a
-/// second is waited for from the third on, even if its gate cannot measure it.
+/// second is waited for from the third on, even if its gate cannot measure it. And of the work that a tenant says it has in flight, at
+/// most so many times as long as it was seen to outlast a lease: else each new tenant would have the longest lease by its word.
 const BELIEVED: u64 = 8;
+/// A whole, in which tenants that are stuck are counted.
+pub(crate) const WHOLE: u64 = 10_000;
 
 impl Arbiter {
     /// Gives a tenant all its devices, which are free, until `horizon` at most.
@@ -248,27 +251,56 @@ impl Arbiter {
     }
 
     /// How long after its end a lease of this tenant's is waited for: twice the work that it has in flight, by its
-    /// own word or by what it did of late, and some more. The tenant pays for that time, so a lie wins nothing.
+    /// own word or by what it did of late, and some more. The tenant pays for that time, or its owner's next tenant does, so a lie wins
+    /// nothing.
     ///
     /// Tenants that are stuck on the device make its kernels slower by as much. If its lease expired for that, more
     /// would be stuck, and at last all of them.
     fn expiry_of(&self, i: usize) -> Nanos {
         let (now, settings) = (self.clock.now(), &self.settings);
         let leaseholders = &self.tenant(i).leaseholders;
-        let stuck = leaseholders
-            .iter()
-            .map(|leaseholder| self.devices[leaseholder.device].stuck)
+        let stuck = (0..leaseholders.len())
+            .map(|h| self.stuck_beside(i, h, false))
             .max();
-        let slower = u64::from(stuck.unwrap_or(0)).saturating_add(1);
-        let unexpected = settings.expiry.saturating_mul(slower);
+        let slower = stuck.unwrap_or(0).saturating_add(WHOLE);
+        let slowed = |time: Nanos, slower: u64| {
+            let slowed = u128::from(time) * u128::from(slower) / u128::from(WHOLE);
+            Nanos::try_from(slowed).unwrap_or(Nanos::MAX)
+        };
+        let unexpected = slowed(settings.expiry, slower);
         let unexpected = unexpected.min(settings.longest_expiry.max(settings.expiry));
-        let expected = leaseholders
-            .iter()
-            .map(|leaseholder| leaseholder.in_flight.max(leaseholder.overrun.at(now)))
-            .max()
-            .unwrap_or(0);
+        let expected = leaseholders.iter().map(|leaseholder| {
+            let seen = leaseholder.overrun.at(now);
+            let believed = seen.max(settings.expiry).saturating_mul(BELIEVED);
+            leaseholder.in_flight.min(believed).max(seen)
+        });
+        let expected = expected.max().unwrap_or(0);
+        let longest = 2 * settings.longest_launch + settings.expiry / 2;
         let waited = 2 * expected + settings.expiry / 2;
-        unexpected.max(waited.saturating_mul(slower.min(SLOWEST)))
+        unexpected.max(slowed(waited, slower.min(SLOWEST * WHOLE)).min(longest))
+    }
+
+    /// How many others are stuck on one of a tenant's devices, in parts of 10 000. One of the same owner counts as its part of the device
+    /// to the tenant's, and at most as one: a user with small slices that are stuck on purpose gains no time for a large one. So does
+    /// each, if `all_by_part`.
+    pub(crate) fn stuck_beside(&self, i: usize, h: usize, all_by_part: bool) -> u64 {
+        let d = self.device_of(i, h);
+        if self.devices[d].stuck == 0 {
+            return 0;
+        }
+        let parts = u64::from(self.parts(i, h)).max(1);
+        let counts = |other: usize, tenant: &Tenant| {
+            let is_here = |one: &Leaseholder| one.device == d && one.held.is_some();
+            let place = tenant.leaseholders.iter().position(is_here)?;
+            let is_other = other != i && tenant.place == Place::Stuck;
+            let of_own = u64::from(self.parts(other, place)) * WHOLE / parts;
+            let by_part = all_by_part || self.is_of_one(i, other);
+            is_other.then_some(if by_part { of_own.min(WHOLE) } else { WHOLE })
+        };
+        let tenants = self.tenants.iter().enumerate();
+        tenants
+            .filter_map(|(other, tenant)| counts(other, tenant.as_ref()?))
+            .sum()
     }
 
     /// How long after its end a lease of this tenant's is reported.

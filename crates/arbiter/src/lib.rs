@@ -23,7 +23,6 @@
 //! ```
 //!
 //! # What stands around it
-//! # What stands around it
 //!
 //! **The agent's loop** owns the clock and the pages. It must
 //! - call [`Arbiter::handle`] for every event, one at a time, and at [`Arbiter::deadline`] with [`Event::Time`]. The
@@ -65,6 +64,7 @@ mod event;
 mod gang;
 mod holding;
 mod longest;
+mod owner;
 mod pick;
 mod place;
 mod server;

@@ -67,6 +67,19 @@ impl Server {
         (-self.budget).max(0).try_into().unwrap_or(Nanos::MAX)
     }
 
+    /// What is missing to a full budget, of a debt at most `most`.
+    pub fn spent(&self, most: Nanos) -> Nanos {
+        let spent = (self.full() - self.budget).max(0);
+        let most = self.full().saturating_add(i128::from(most));
+        spent.min(most).try_into().unwrap_or(Nanos::MAX)
+    }
+
+    /// Gives back what was spent; the budget does not pass a full one.
+    pub fn give_back(&mut self, run: Nanos) {
+        let full = self.full().max(self.budget);
+        self.budget = self.budget.saturating_add(i128::from(run)).min(full);
+    }
+
     pub fn deadline(&self) -> Nanos {
         self.deadline
     }

@@ -135,6 +135,10 @@ pub(crate) struct ActiveClaim {
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
     pub id: TenantId,
+    /// Who has it, where that was told.
+    pub owner: Option<u64>,
+    /// What it takes over of its owner's debt and has not been charged yet.
+    pub takes_over: Nanos,
     pub terms: Terms,
     /// One for each of its devices. Code numbers them by `h`, tenants by `i` and devices by `d`.
     pub leaseholders: Vec<Leaseholder>,

@@ -33,6 +33,12 @@ impl Pace {
         }
     }
 
+    /// This weight as parts per 10 000 of the device, at least one.
+    pub fn parts(self) -> u32 {
+        let parts = (self.0 >> FINE).clamp(1, u64::from(Share::WHOLE.parts()));
+        parts as u32
+    }
+
     /// Virtual time that passes in `run` nanoseconds of device time.
     fn virtual_of(self, run: Nanos) -> u128 {
         let whole = u128::from(Share::WHOLE.parts()) << (FINE + PLACES);

@@ -192,7 +192,7 @@ impl State {
         let devices: Vec<DeviceId> = member.devices.iter().map(|uuid| self.device(uuid)).collect();
         let number = self.next;
         self.next += 1;
-        let terms = member.terms;
+        let (terms, owner) = (member.terms, member.uid);
         let accounts = devices
             .iter()
             .enumerate()
@@ -229,6 +229,11 @@ impl State {
             if let Some(leaseholder) = self.leaseholders.get_mut(&number) {
                 leaseholder.held_to = lesser;
             }
+        }
+        // What root makes is for many: pods, containers. They do not pay for one another.
+        if owner != 0 {
+            let (tenant, owner) = (TenantId(number), u64::from(owner));
+            self.tell(now, &Event::Owned { tenant, owner });
         }
         self.due.push(number);
     }

@@ -226,3 +226,25 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
     host.sync();
     until("an ended slice's are let go of", || watcher.watching() == 0);
 }
+
+/// What root makes is for many, and they do not pay for one another.
+#[test]
+fn the_next_slice_of_a_user_owes_what_the_one_before_owed_and_not_that_of_one_which_root_made() {
+    for uid in [1000, 0] {
+        let mut world = World::new();
+        world.uid = uid;
+        world.add(Terms::hard(share(70)), Load::Greedy(KERNEL));
+        let endless = world.add(Terms::hard(share(30)), Load::Endless);
+        world.run(5 * SECOND);
+        world.remove(endless);
+        let next = world.add(Terms::hard(share(30)), Load::Greedy(KERNEL));
+        let id = world.tenants[next].id.clone();
+        let now = world.now;
+        let views = world.state.views(now);
+        let view = views.iter().find(|view| view.slice_id == id).expect("it leases");
+        match uid {
+            0 => assert_eq!(view.debt_ns, 0),
+            _ => assert!(view.debt_ns > 2 * SECOND, "{} ns", view.debt_ns),
+        }
+    }
+}

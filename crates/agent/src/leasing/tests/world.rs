@@ -65,6 +65,8 @@ pub struct World {
     pub tenants: Vec<Tenant>,
     /// The agent was stopped: it hears nothing and does nothing.
     pub agent_stopped: bool,
+    /// The user of all slices.
+    pub uid: u32,
     device_free: Nanos,
     beat_at: Nanos,
 }
@@ -97,6 +99,7 @@ impl World {
             now,
             tenants: Vec::new(),
             agent_stopped: false,
+            uid: 0,
             device_free: 0,
             beat_at: 0,
         }
@@ -142,7 +145,7 @@ impl World {
         let members = self.tenants.iter().map(|tenant| Member {
             id: tenant.id.clone(),
             name: tenant.id.clone(),
-            uid: 0,
+            uid: self.uid,
             devices: vec![DEVICE.into()],
             pages: tenant.pages.clone(),
             terms: tenant.terms,

@@ -1,0 +1,242 @@
+//! What owners owe for tenants of theirs that have gone. A new tenant has full tokens and the device's virtual time: an owner whose
+//! tenants follow each other would have those again and again. So a tenant leaves what it owed to its owner, with its part of the
+//! device, and the owner's next tenant there takes that over. Credit is left to none.
+//!
+//! Part and debt go together. A tenant with half the part takes half of the debt, so a small one that is made for the purpose frees
+//! no large one behind it. What is left fades at the part's rate: for so long the owner leaves that part unused.
+
+use std::collections::HashMap;
+
+use crate::arbiter::Arbiter;
+use crate::terms::{Cap, Share};
+use crate::{Nanos, SECOND};
+
+/// The most that is taken over, in device time: a launch of a minute, however long it really was.
+const MOST: Nanos = 20 * SECOND;
+/// Owners and devices that are remembered. Where there are more, those that owe least are forgotten.
+const REMEMBERED: usize = 4096;
+
+/// Device time that is owed, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owed {
+    /// To a cap's bucket or a server's budget: what is missing to a fresh one.
+    pub cap: Nanos,
+    /// To others, by virtual time.
+    pub others: Nanos,
+}
+
+impl Owed {
+    fn is_nothing(self) -> bool {
+        self.most() == 0
+    }
+
+    fn most(self) -> Nanos {
+        self.cap.max(self.others)
+    }
+
+    fn each(self, of: impl Fn(Nanos) -> Nanos) -> Self {
+        Self {
+            cap: of(self.cap),
+            others: of(self.others),
+        }
+    }
+
+    /// `parts` of `whole` of it.
+    fn part(self, parts: u32, whole: u32) -> Self {
+        self.each(|time| (u128::from(time) * u128::from(parts) / u128::from(whole.max(1))) as Nanos)
+    }
+}
+
+/// What gone tenants of one owner left on one device.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    /// Their parts of the device, per 10 000.
+    parts: u32,
+    owed: Owed,
+    at: Nanos,
+}
+
+impl Left {
+    /// As it is at `now`.
+    fn faded(self, now: Nanos) -> Self {
+        let passed = now.saturating_sub(self.at);
+        let whole = u128::from(Share::WHOLE.parts());
+        let paid = u128::from(passed) * u128::from(self.parts) / whole;
+        let paid = Nanos::try_from(paid).unwrap_or(Nanos::MAX);
+        Self {
+            owed: self.owed.each(|time| time.saturating_sub(paid)),
+            at: self.at.max(now),
+            ..self
+        }
+    }
+}
+
+/// What owners owe, by owner and device.
+#[derive(Debug, Default)]
+pub(crate) struct Debts(HashMap<(u64, usize), Left>);
+
+impl Debts {
+    /// A tenant with so many parts of a device goes, or has so many less, and owed that.
+    pub fn leave(&mut self, of: (u64, usize), parts: u32, owed: Owed, now: Nanos) {
+        let before = self.0.remove(&of).map(|left| left.faded(now));
+        let (had, owes) = before.map_or((0, Owed::default()), |left| (left.parts, left.owed));
+        let owed = Owed {
+            cap: owes.cap.saturating_add(owed.cap).min(MOST),
+            others: owes.others.saturating_add(owed.others).min(MOST),
+        };
+        if owed.is_nothing() {
+            return;
+        }
+        if self.0.len() >= REMEMBERED {
+            let least = self.0.iter().min_by_key(|(_, left)| left.faded(now).owed.most());
+            if let Some(of) = least.map(|(of, _)| *of) {
+                self.0.remove(&of);
+            }
+        }
+        let parts = had
+            .saturating_add(parts)
+            .clamp(1, u32::from(Share::WHOLE.parts()));
+        self.0.insert(of, Left { parts, owed, at: now });
+    }
+
+    /// What a new tenant takes over that has so many parts, or has so many more now.
+    pub fn take(&mut self, of: (u64, usize), parts: u32, now: Nanos) -> Owed {
+        let Some(left) = self.0.remove(&of).map(|left| left.faded(now)) else {
+            return Owed::default();
+        };
+        let taken = left.owed.part(parts.min(left.parts), left.parts);
+        let rest = left.parts.saturating_sub(parts);
+        if rest > 0 && !left.owed.is_nothing() {
+            let owed = left.owed.part(rest, left.parts);
+            let rest = Left {
+                parts: rest,
+                owed,
+                ..left
+            };
+            self.0.insert(of, rest);
+        }
+        taken
+    }
+}
+
+impl Arbiter {
+    /// A tenant that has just arrived is an owner's.
+    pub(crate) fn own(&mut self, i: usize, owner: u64) {
+        if self.tenant(i).owner.is_some() {
+            return;
+        }
+        self.tenant_mut(i).owner = Some(owner);
+        for h in 0..self.tenant(i).leaseholders.len() {
+            self.take_over(i, h, self.parts(i, h));
+        }
+        self.burden_cap(i);
+    }
+
+    /// Whether two tenants are of one owner.
+    pub(crate) fn is_of_one(&self, i: usize, other: usize) -> bool {
+        let owner = self.tenant(i).owner;
+        owner.is_some() && owner == self.tenant(other).owner
+    }
+
+    /// Its part of a device, per 10 000.
+    pub(crate) fn parts(&self, i: usize, h: usize) -> u32 {
+        self.pace(i, h).parts()
+    }
+
+    /// What it owes on one of its devices, up to now.
+    pub(crate) fn owed(&mut self, i: usize, h: usize) -> Owed {
+        let (now, depth, fresh) = (self.clock.now(), self.depth(i), self.settings.quantum);
+        let (d, pace) = (self.device_of(i, h), self.pace(i, h));
+        self.settle_holder(d);
+        let floor = self.devices[d].floor;
+        let tenant = self.tenant_mut(i);
+        let others = tenant.leaseholders[h].time.beyond(floor, pace);
+        // Beyond its budget a soft one runs by the others' leave: what it took from none is not owed.
+        let most = match tenant.terms.cap {
+            Cap::Soft => others,
+            Cap::Hard => Nanos::MAX,
+        };
+        let of_bucket = tenant.bucket.as_mut().map_or(0, |bucket| {
+            bucket.refill(now, depth);
+            bucket.missing(fresh)
+        });
+        let of_server = tenant.server.as_mut().map_or(0, |server| {
+            server.replenish(now);
+            server.spent(most)
+        });
+        Owed {
+            cap: of_bucket.max(of_server),
+            others,
+        }
+    }
+
+    /// It goes: its owner's next tenants there take over what it owes.
+    pub(crate) fn leave_debts(&mut self, i: usize) {
+        let (Some(owner), now) = (self.tenant(i).owner, self.clock.now()) else {
+            return;
+        };
+        for h in 0..self.tenant(i).leaseholders.len() {
+            let (owed, d) = (self.owed(i, h), self.device_of(i, h));
+            self.debts.leave((owner, d), self.parts(i, h), owed, now);
+        }
+    }
+
+    /// It has another part of its devices than these, with which it owed that. A smaller part leaves its share of the debt, and a larger
+    /// one takes over what others left.
+    pub(crate) fn share_debts(&mut self, i: usize, before: &[(u32, Owed)]) {
+        let (Some(owner), now) = (self.tenant(i).owner, self.clock.now()) else {
+            return;
+        };
+        let mut relief = Nanos::MAX;
+        for (h, &(parts, owed)) in before.iter().enumerate() {
+            let (has, d) = (self.parts(i, h), self.device_of(i, h));
+            if has > parts {
+                self.take_over(i, h, has - parts);
+            }
+            let less = parts.saturating_sub(has);
+            let left = owed.part(less, parts);
+            if less > 0 {
+                self.debts.leave((owner, d), less, left, now);
+                let pace = self.pace(i, h);
+                let leaseholder = &mut self.tenant_mut(i).leaseholders[h];
+                leaseholder.time = leaseholder.time.earlier(left.others, pace);
+            }
+            relief = relief.min(left.cap);
+        }
+        self.burden_cap(i);
+        let depth = self.settings.quantum;
+        let tenant = self.tenant_mut(i);
+        if let Some(bucket) = &mut tenant.bucket {
+            bucket.give_back(relief, 1, depth);
+        }
+        if let Some(server) = &mut tenant.server {
+            server.give_back(relief);
+        }
+    }
+
+    /// Takes over what the owner owes on one device for so many parts.
+    fn take_over(&mut self, i: usize, h: usize, parts: u32) {
+        let (Some(owner), now) = (self.tenant(i).owner, self.clock.now()) else {
+            return;
+        };
+        let (d, pace) = (self.device_of(i, h), self.pace(i, h));
+        let taken = self.debts.take((owner, d), parts, now);
+        let tenant = self.tenant_mut(i);
+        // A gang has one bucket, and owes as much as on the device where it is most.
+        tenant.takes_over = tenant.takes_over.max(taken.cap);
+        let leaseholder = &mut tenant.leaseholders[h];
+        leaseholder.time = leaseholder.time.later(taken.others, pace);
+    }
+
+    /// Takes off its tokens what it took over.
+    fn burden_cap(&mut self, i: usize) {
+        let tenant = self.tenant_mut(i);
+        let taken = std::mem::take(&mut tenant.takes_over);
+        if let Some(bucket) = &mut tenant.bucket {
+            bucket.spend(taken, 1);
+        }
+        if let Some(server) = &mut tenant.server {
+            server.spend(taken, 1);
+        }
+    }
+}
