@@ -166,12 +166,8 @@ impl Turn<'_> {
         let on_overuse = self.record.terms.on_overuse;
         match step {
             Step::Nothing => {}
-            Step::Thaw => {
-                self.account.is_frozen[1] = false;
-                if !self.account.is_frozen[0] {
-                    self.freezer.release(&self.record.id);
-                }
-            }
+            // Its processes go on at the end of the look, if it is to stand still on no other device.
+            Step::Thaw => self.account.is_frozen[1] = false,
             Step::Freeze(_) | Step::Fails if on_overuse == OnOveruse::Report => {
                 self.report(
                     1,

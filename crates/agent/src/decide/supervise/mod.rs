@@ -2,6 +2,7 @@
 //! docs/adr/0042-supervised.md has the reasons. Nothing here asks a clock or the system: the caller passes what it saw.
 
 pub(crate) mod dead;
+mod lateness;
 pub(crate) mod memory;
 mod outlasting;
 pub(crate) mod time;

@@ -14,6 +14,10 @@ const BELIEVED: u64 = 4 * SECOND;
 const TEST: u64 = SECOND;
 /// The same where the driver tells of the last second.
 const TEST_OF_RATES: u64 = 4 * SECOND;
+/// A later test takes this part of what was excused before it, and at most so long: launches that are queued ahead for a short test
+/// end in a longer one.
+const TEST_PART: u64 = 8;
+const LONGEST_TEST: u64 = 10 * SECOND;
 /// A device that stands still for so long while the slice is stopped has no launch of it in flight.
 const STILL: u64 = 250 * MILLISECOND;
 const STILL_OF_RATES: u64 = 1500 * MILLISECOND;
@@ -111,6 +115,11 @@ impl Outlasting {
         excused
     }
 
+    /// For how long its launches have to go on at least while it is stopped, before its word counts as true.
+    pub fn tests_for(&self) -> u64 {
+        (self.tested_at / TEST_PART).min(LONGEST_TEST)
+    }
+
     /// Tests its word, where that is due. The slice is stopped as this says.
     pub fn test(&mut self, now: &Now) -> Test {
         let Some(since) = self.since else {
@@ -133,6 +142,7 @@ impl Outlasting {
             true => (STILL_OF_RATES, TEST_OF_RATES),
             false => (STILL, TEST),
         };
+        let longest = longest.max(self.tests_for());
         self.still = match now.used <= now.time / NOTHING {
             true => self.still.saturating_add(now.time),
             false => 0,

@@ -1,6 +1,7 @@
 //! Decisions on supervised slices, over made-up looks.
 
 mod outlasting;
+mod sampled;
 
 use divvy_model::Bytes;
 use proptest::prelude::*;

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::ProcessId;
+use super::lateness::Lateness;
 use super::outlasting::{NOTHING, Now, Outlasting, Test};
 
 const MILLISECOND: u64 = 1_000_000;
@@ -20,6 +21,13 @@ const TOLERANCE_OF_RATES: u64 = 1500 * MILLISECOND;
 /// The part of the time that is forgiven, in parts of 10,000: rounding by drivers.
 const FORGIVEN_OF_TOTAL: u64 = 200;
 const FORGIVEN_OF_RATE: u64 = 2500;
+/// The same for as long as it goes on: a quarter that is forgiven for ever would be a tenant's to take. Of samples that err to both
+/// sides little is left in the long run. So a small part is forgiven, a part of the charge, and a burst.
+const FORGIVEN_LONG: u64 = 500;
+const FORGIVEN_OF_CHARGE: u64 = 1000;
+const TOLERANCE_LONG: u64 = 6 * SECOND;
+/// What a driver samples it tells of the last second, so a charge comes so much before its use.
+const OF_LAST: u64 = SECOND;
 /// A slice that passed the gate is kept to this part of its share, in parts of 10,000, so that its share holds from the
 /// burst on.
 const KEPT_TO: u64 = 9000;
@@ -29,8 +37,6 @@ const CREDIT: u64 = 30 * MILLISECOND;
 const MOST_OWED: u64 = 20 * SECOND;
 /// The charge that may be saved up for later use, beside the driver's delay.
 const SLACK: u64 = 250 * MILLISECOND;
-/// The longest delay of a driver's figures that is believed.
-const LONGEST_DELAY: u64 = 5 * SECOND;
 /// A slice that took no more than its share for so long is taken for an honest one again.
 const PROBATION: u64 = 10 * SECOND;
 /// For how long work goes on that was launched while the gate was open.
@@ -122,6 +128,8 @@ struct Since {
 pub(crate) struct Time {
     before: Option<Before>,
     uncharged: i64,
+    /// The same where the driver samples its figures, with little forgiven: what goes on for long.
+    lingers: i64,
     beyond: u64,
     /// What it was charged beyond its share, of late: one that passes the gate has that already.
     ahead: u64,
@@ -129,9 +137,9 @@ pub(crate) struct Time {
     /// The driver's figures are samples.
     is_sampled: bool,
     /// The longest time for which the slice was charged and the driver's figures stood still.
-    delay: u64,
+    delay: Lateness,
     /// The most by which its figures grew beyond the time since the last look: they told of the time before.
-    late: u64,
+    late: Lateness,
     /// On the last look both balances were above their bounds.
     suspected: bool,
     /// What it owes; below zero it has credit. None while it is taken for honest.
@@ -186,13 +194,15 @@ impl Time {
             };
             return if was_frozen { Step::Thaw } else { Step::Nothing };
         }
+        let rates = look.used.iter().any(|(_, used)| matches!(used, Used::Rate(_)));
+        // A driver that samples tells nothing of a process that used nothing: that shows no delay.
+        if rates && !std::mem::replace(&mut self.is_sampled, true) {
+            (self.delay, self.late) = (Lateness::default(), Lateness::default());
+        }
         let Some(since) = self.since_last(look) else {
             return Step::Nothing;
         };
         let Since { time, used, .. } = since;
-        let rates = look.used.iter().any(|(_, used)| matches!(used, Used::Rate(_)));
-        // A driver that samples tells nothing of a process that used nothing.
-        self.is_sampled |= rates;
         let share = |of: u64| part(time, u64::from(look.share.clamp(100, 10_000)) * of / 10_000);
         let now = Now {
             at: look.at,
@@ -203,7 +213,7 @@ impl Time {
             share: share(10_000),
             counts: look.counts,
             is_sampled: self.is_sampled,
-            late: self.delay.max(self.late),
+            late: self.late_by(look.at),
             ran: look.ran,
         };
         let charged = since.charged.saturating_add(self.outlasting.excuse(&now));
@@ -233,24 +243,37 @@ impl Time {
             true => (TOLERANCE_OF_RATES, part(time, FORGIVEN_OF_RATE)),
             false => (TOLERANCE, part(time, FORGIVEN_OF_TOTAL)),
         };
-        let saved = signed(SLACK.saturating_add(self.delay));
-        let uncharged = self.uncharged.saturating_add(signed(used));
-        let uncharged = uncharged.saturating_sub(signed(charged.saturating_add(forgiven)));
-        self.uncharged = uncharged.clamp(-saved, signed(MOST_OWED));
+        let saved = SLACK.saturating_add(self.delay.at(look.at));
+        let add = |balance: i64, forgiven: u64, saved: u64| {
+            let balance = balance.saturating_add(signed(used));
+            let balance = balance.saturating_sub(signed(charged.saturating_add(forgiven)));
+            balance.clamp(-signed(saved), signed(MOST_OWED))
+        };
+        self.uncharged = add(self.uncharged, forgiven, saved);
+        if self.is_sampled {
+            let forgiven = part(time, FORGIVEN_LONG).saturating_add(part(charged, FORGIVEN_OF_CHARGE));
+            self.lingers = add(self.lingers, forgiven, saved.saturating_add(OF_LAST));
+        }
         let beyond = self.beyond.saturating_add(used).saturating_sub(share(10_000));
         self.beyond = if look.counts { beyond.min(MOST_OWED) } else { 0 };
-        let suspected = self.uncharged > signed(tolerance) && self.beyond > tolerance;
+        let is_uncharged = self.uncharged > signed(tolerance) || self.lingers > signed(TOLERANCE_LONG);
+        let suspected = is_uncharged && self.beyond > tolerance;
         let guilty = suspected && self.suspected;
         self.suspected = suspected;
         if !guilty {
             return Step::Nothing;
         }
-        let owed = signed(self.beyond).min(self.uncharged);
+        let owed = signed(self.beyond).min(self.uncharged.max(self.lingers));
         let owed = owed.saturating_add(signed(self.outlasting.take_back()));
         self.debt = Some(owed.min(signed(MOST_OWED)));
         self.owed_at = look.at;
         self.freeze();
         Step::Freeze(self.beyond)
+    }
+
+    /// How late the driver's figures are of late, at most.
+    fn late_by(&self, at: u64) -> u64 {
+        self.delay.at(at).max(self.late.at(at))
     }
 
     fn freeze(&mut self) {
@@ -329,10 +352,10 @@ impl Time {
         let charged = look.charged.saturating_sub(before.charged);
         // A driver that tells late tells of all the time since it last told, and of no more.
         let told_of = look.at.saturating_sub(before.moved_at);
-        if charged > 0 && !moved && rate == 0 && !self.frozen {
-            self.delay = self.delay.max(told_of).min(LONGEST_DELAY);
+        if charged > 0 && !moved && !self.is_sampled && !self.frozen {
+            self.delay.note(told_of, look.at);
         }
-        self.late = self.late.max(used.saturating_sub(time)).min(LONGEST_DELAY);
+        self.late.note(used.saturating_sub(time), look.at);
         let used = used
             .min(told_of)
             .saturating_add(rate.min(time))
@@ -390,12 +413,13 @@ impl Time {
         } else {
             self.used_frozen = self.used_frozen.saturating_add(went_on);
         }
-        let fails_at = FREEZE_FAILS.saturating_add(self.delay.max(self.late));
+        let fails_at = FREEZE_FAILS.saturating_add(self.late_by(look.at));
         if self.used_frozen >= fails_at {
             return Step::Fails;
         }
         let by_one = self.used_frozen.saturating_mul(LONGER_IN_FLIGHT) < self.went_on / NOTHING;
-        if in_flight && self.went_on >= fails_at && by_one {
+        let is_long = self.went_on >= fails_at.max(self.outlasting.tests_for());
+        if in_flight && is_long && by_one {
             // It told the truth.
             self.outlasting.is_true();
             self.absolve();

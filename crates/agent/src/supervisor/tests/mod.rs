@@ -1,10 +1,12 @@
 //! The register and the freezer over real processes.
 //!
+//! - [`devices`]: a slice of several devices;
 //! - [`innocents`]: random runs of the whole supervisor, whose processes' numbers are used again and again;
 //! - [`opens`]: what has the device open, and what has not;
 //! - [`silence`]: a driver that hangs;
 //! - [`whole`]: the whole supervisor over a driver that says what a test has it say.
 
+mod devices;
 mod innocents;
 mod opens;
 mod silence;
