@@ -240,11 +240,18 @@ impl Model {
         match act {
             Act::Arrive(tenant, devices, terms) => {
                 let devices = devices.iter().map(|&device| DeviceId(device)).collect();
-                self.send(&Event::Arrived {
+                let has_come = self.send(&Event::Arrived {
                     tenant: id(tenant),
                     devices,
                     terms: *terms,
                 });
+                // Some follow others of their owner's, and some are no owner's.
+                if has_come && tenant % 4 > 0 {
+                    self.send(&Event::Owned {
+                        tenant: id(tenant),
+                        owner: tenant % 4,
+                    });
+                }
             }
             Act::Ready(tenant) => drop(self.send(&Event::Ready { tenant: id(tenant) })),
             Act::Idle(tenant) => drop(self.send(&Event::Idle { tenant: id(tenant) })),

@@ -400,6 +400,8 @@ impl Time {
         }
         if debt <= -signed(CREDIT) {
             self.frozen = false;
+            // It stood still and could take none: only from now on does it show that it takes no more.
+            self.owed_at = look.at;
             return Step::Thaw;
         }
         // The first look sees what was in flight, and late figures are of the time before.
