@@ -1,5 +1,5 @@
 //! `cargo xtask dist`: what a user installs, in target/dist: an archive, packages for Debian, for RPM and for pip, an image, a
-//! bill of materials and checksums.
+//! bill of materials and checksums. divvy_jobs is a package for pip by itself.
 //!
 //! Everything is built against the oldest glibc that the drop-ins promise. The same sources, compiler and tools give the
 //! same archive: no time and no path of this machine gets into it.
@@ -7,6 +7,7 @@
 pub(crate) mod archive;
 mod deb;
 mod image;
+mod jobs;
 mod layout;
 mod rpm;
 mod sbom;
@@ -53,6 +54,8 @@ pub(crate) enum Kind {
     Wheel,
     /// For container engines and Kubernetes
     Image,
+    /// Ray, JupyterHub and pytest-xdist, for pip: divvy_jobs
+    Jobs,
 }
 
 /// Arguments of `cargo xtask dist`.
@@ -75,7 +78,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "tar,deb,rpm,wheel,image"
+        default_value = "tar,deb,rpm,wheel,image,jobs"
     )]
     only: Vec<Kind>,
     /// Install each, use it and remove it in a bare root of Debian, and see that nothing is left; as root
@@ -150,6 +153,7 @@ fn pack(kind: Kind, out: &Path, version: &str, layout: &Layout, native: bool) ->
         Kind::Rpm => rpm::pack(out, version, layout),
         Kind::Wheel => wheel::pack(out, version, layout, native),
         Kind::Image => image::pack(out, version, layout),
+        Kind::Jobs => jobs::pack(out, version),
     }
 }
 
@@ -173,6 +177,7 @@ fn bill_of_materials() -> anyhow::Result<String> {
         ]))?,
         lock: &lock,
         compiler: &output(Command::new("rustc").arg("--version"))?,
+        python: &jobs::Project::read(env!("CARGO_PKG_VERSION"))?,
     })
 }
 
@@ -260,10 +265,15 @@ mod tests {
 
         let lock = fs::read_to_string(workspace_root().join("Cargo.lock")).expect("it is committed");
         let components = bill["components"].as_array().expect("a list");
-        let (mut ours, mut registry) = (Vec::new(), Vec::new());
+        let (mut ours, mut registry, mut python) = (Vec::new(), Vec::new(), Vec::new());
         for component in components {
             let word = |key: &str| component[key].as_str().unwrap_or_default();
             if word("name") == "std" {
+                continue;
+            }
+            if word("name") == "divvy_jobs" {
+                python.push((word("version"), word("scope")));
+                assert_eq!(component["licenses"][0]["expression"], "Apache-2.0");
                 continue;
             }
             let head = format!("name = \"{}\"\nversion = \"{}\"\n", word("name"), word("version"));
@@ -294,6 +304,8 @@ mod tests {
                 registry.push((word("name"), word("scope")));
             }
         }
+        // It is in no lock of cargo's, and needs no package.
+        assert_eq!(python, [(env!("CARGO_PKG_VERSION"), "required")]);
         for package in ["divvy", "divvy-agent", "divvy-ptx", "limit-cuda", "emulated-nvml"] {
             assert!(ours.contains(&package), "{package} is shipped");
         }

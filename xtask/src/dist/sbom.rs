@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use super::jobs::Project;
+
 /// What cargo and the compiler say.
 pub struct Sources<'a> {
     pub version: &'a str,
@@ -22,6 +24,8 @@ pub struct Sources<'a> {
     pub lock: &'a str,
     /// `rustc --version`.
     pub compiler: &'a str,
+    /// The package in pure Python, which is shipped too.
+    pub python: &'a Project,
 }
 
 /// A package's name and version: in one build no two of the same come from different places.
@@ -51,6 +55,7 @@ pub fn write(sources: &Sources<'_>) -> anyhow::Result<String> {
         };
         components.push(component(key, package, checksums.get(key), scope)?);
     }
+    components.push(python(sources.python));
     let bill = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -141,6 +146,20 @@ fn standard_library(compiler: &str) -> anyhow::Result<Value> {
     }))
 }
 
+/// The package in pure Python, by the name that programs import: a crate of ours is called `divvy-jobs` too. It stands in no
+/// registry, and what its extras name is the user's own choice.
+fn python(project: &Project) -> Value {
+    let name = project.name.replace('-', "_");
+    json!({
+        "type": "library",
+        "bom-ref": format!("python/{name}@{}", project.version),
+        "name": name,
+        "version": project.version,
+        "scope": "required",
+        "licenses": [{"expression": project.license}],
+    })
+}
+
 /// Which package needs which, among `all`; tests' needs left out.
 fn arrows(shipped: &[&str], metadata: &Value, all: &BTreeSet<Key>) -> anyhow::Result<Vec<Value>> {
     let mut of_id = BTreeMap::new();
@@ -222,6 +241,9 @@ mod tests {
             metadata: METADATA,
             lock,
             compiler: "rustc 1.95.0 (5980 2026-04-14)\n",
+            python: Box::leak(Box::new(
+                Project::read(env!("CARGO_PKG_VERSION")).expect("it is read"),
+            )),
         }
     }
 
@@ -259,6 +281,12 @@ mod tests {
                     &word("MIT")
                 ],
                 [&word("ours@0.1.0"), &word("required"), &null, &word("Apache-2.0")],
+                [
+                    &format!("python/divvy_jobs@{}", env!("CARGO_PKG_VERSION")).into(),
+                    &word("required"),
+                    &null,
+                    &word("Apache-2.0")
+                ],
             ]
         );
         assert_eq!(

@@ -27,6 +27,10 @@ pub fn run(packed: &[(Kind, PathBuf)], later: Option<&Path>, trixie: bool) -> an
                 shell(ENGINE, file)?;
                 continue;
             }
+            Kind::Jobs => {
+                shell(PACKAGE, file)?;
+                continue;
+            }
             Kind::Tar | Kind::Deb | Kind::Rpm => {}
         }
         for release in &releases {
@@ -285,6 +289,35 @@ grep -q '"out_of_memory":true' said || { cat said complained; exit 1; }
 env/bin/python -m divvy --version
 env/bin/divvy agent stop >said
 env/bin/python -m pip --disable-pip-version-check --no-input uninstall --quiet --yes divvy
+paths >after
+diff before after
+echo "nothing is left"
+"#;
+
+/// The same for divvy_jobs. What it serves is not there: it names what is missing.
+const PACKAGE: &str = r#"set -e
+cd "$1"
+python3 -m venv env
+paths() { find env -name __pycache__ -prune -o -print | LC_ALL=C sort; }
+paths >before
+env/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-index --no-deps "$2"
+env/bin/python -c '
+from importlib.metadata import entry_points, requires
+import divvy_jobs, divvy_jobs.agent, divvy_jobs.lasting, divvy_jobs.ray.options
+assert divvy_jobs.ray.runtime_env()["divvy"] == {}
+assert {point.name for point in entry_points(group="jupyterhub.spawners")} == {"divvy", "divvy-systemd", "divvy-docker"}
+assert [point.value for point in entry_points(group="pytest11")] == ["divvy_jobs.pytest_plugin"]
+assert all("extra ==" in need for need in requires("divvy-jobs"))
+'
+PATH=/nonexistent env/bin/python -c '
+from divvy_jobs import agent
+try:
+    agent.command("ps")
+    raise SystemExit("it needs the program divvy")
+except agent.Fault as fault:
+    assert "the program divvy is missing" in str(fault), fault
+'
+env/bin/python -m pip --disable-pip-version-check --no-input uninstall --quiet --yes divvy-jobs
 paths >after
 diff before after
 echo "nothing is left"
