@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import json
 import os
@@ -28,7 +29,7 @@ def ray(*arguments: str, plugin: bool = True, **variables: str) -> None:
     environment |= {"RAY_raylet_start_wait_time_s": "120"}
     if plugin:
         environment["RAY_RUNTIME_ENV_PLUGINS"] = json.dumps([{"class": "divvy_jobs.ray.plugin.Plugin"}])
-    command = [str(Path(sys.executable).with_name("ray")), *arguments]
+    command = [sys.executable, "-m", "ray.scripts.scripts", *arguments]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd="/")
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -71,7 +72,8 @@ def cluster() -> Iterator[dict[str, Any]]:
         try:
             environment = divvy_jobs.ray.runtime_env(metrics_s=0.5, wait_s=60)
             environment["env_vars"] = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-            library.init(address=address, runtime_env=environment, log_to_driver=False)
+            # Ray 2.38 adds entries of its own to what it is given.
+            library.init(address=address, runtime_env=copy.deepcopy(environment), log_to_driver=False)
             yield {
                 "address": address,
                 "metrics": metrics,

@@ -54,7 +54,8 @@ c.JupyterHub.load_roles = [
 class Hub:
     """A hub that runs."""
 
-    def __init__(self, folder: Path, proxy: Path) -> None:
+    def __init__(self, folder: Path, proxy: Path, more: str = "") -> None:
+        """`more` is Python for the end of the configuration."""
         self.folder, self.port, hub_port, proxy_port = folder, free_port(), free_port(), free_port()
         config = CONFIG.format(
             port=self.port,
@@ -64,7 +65,7 @@ class Hub:
             folder=folder,
             token=TOKEN,
         )
-        (folder / "config.py").write_text(config)
+        (folder / "config.py").write_text(config + more)
         self.api = f"http://127.0.0.1:{hub_port}/hub/api"
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,10 +84,10 @@ def test_each_actor_sees_the_card_that_ray_chose(library: Any) -> None:
     assert sorted(ids for _, _, ids in places) == [["0"], ["1"]]
     for _, shown, [index] in places:
         assert shown == devices[int(index)]
-    both = kind.options(num_gpus=2)
     library.kill(first)
     library.kill(second)
-    assert library.get(both.remote().where.remote())[1] == f"{devices[0]},{devices[1]}"
+    both = kind.options(num_gpus=2).remote()
+    assert library.get(both.where.remote())[1] == f"{devices[0]},{devices[1]}"
 
 
 def test_a_placement_group_s_bundles_have_slices(library: Any) -> None:
@@ -135,3 +138,17 @@ def test_a_node_without_the_plugin_or_the_package_is_refused(library: Any, clust
     tenant = library.remote(num_gpus=0.25, resources={"bare": 1})(Bare).remote()
     with pytest.raises(Exception, match="Ray was started without Divvy's plugin"):
         library.get(tenant.total.remote(), timeout=100)
+
+    # A job that brings no package along finds none there: its worker ends before any task, and its log says why.
+    program = """
+import ray, sys, divvy_jobs.ray
+ray.init(address=sys.argv[1], runtime_env=divvy_jobs.ray.runtime_env(), log_to_driver=False)
+task = ray.remote(num_gpus=0.25, resources={"bare": 1}, max_retries=0)(lambda: print("ran") or 1)
+print("answer", ray.get(task.remote(), timeout=100))
+"""
+    command = [sys.executable, "-c", program, cluster["address"]]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert ran.returncode != 0 and "answer" not in ran.stdout, ran.stdout
+    logs = Path(cluster["folder"]).rglob("logs/*worker*")
+    said = [path.name for path in logs if "No module named 'divvy_jobs'" in path.read_text(errors="replace")]
+    assert said, ran.stderr

@@ -79,6 +79,12 @@ pub fn ray_python() -> Option<PathBuf> {
     require(python.exists(), "Ray (cargo xtask setup)").then_some(python)
 }
 
+/// The same with the oldest Ray that the package is for, of tests/ray/oldest/requirements.txt.
+pub fn oldest_ray_python() -> Option<PathBuf> {
+    let python = workspace().join("target/ray-oldest/bin/python");
+    require(python.exists(), "oldest Ray (DIVVY_TEST_RAY=1 cargo xtask setup)").then_some(python)
+}
+
 /// The interpreter with PyOpenCL, whose packages are those of tests/opencl/requirements.txt; nothing when it was not set up
 /// and need not be.
 pub fn opencl_python() -> Option<PathBuf> {

@@ -80,6 +80,15 @@ pub fn ray() -> anyhow::Result<()> {
     environment(&workspace_root().join("target/ray"), &list)
 }
 
+/// Makes `target/ray-oldest` with the oldest Ray that divvy_jobs is for: only where its tests were asked for.
+pub fn oldest_ray() -> anyhow::Result<()> {
+    if std::env::var_os("DIVVY_TEST_RAY").is_none() {
+        return Ok(());
+    }
+    let list = workspace_root().join("tests/ray/oldest/requirements.txt");
+    environment(&workspace_root().join("target/ray-oldest"), &list)
+}
+
 /// Makes `folder` a virtual environment with exactly the packages of `requirements`. Returns at once when a former run
 /// finished with the same list.
 pub fn environment(folder: &Path, requirements: &Path) -> anyhow::Result<()> {

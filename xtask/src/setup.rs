@@ -173,6 +173,7 @@ pub fn for_tests() -> anyhow::Result<()> {
     python::tools(&gpustat.join("usr/lib/python3/dist-packages"))?;
     python::jobs()?;
     python::ray()?;
+    python::oldest_ray()?;
     proxy()?;
     if !is_installed("parallel") {
         debian::install(&["parallel"], "the examples for GNU parallel")?;

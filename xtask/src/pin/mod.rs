@@ -11,7 +11,7 @@ use crate::cargo::{finish, workspace_root};
 use crate::python;
 
 /// The folders with a list, below the workspace's root.
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "examples/cuda",
     "examples/python",
     "tests/jobs",
@@ -20,6 +20,7 @@ const FOLDERS: [&str; 14] = [
     "tests/opencl",
     "tests/policies",
     "tests/ray",
+    "tests/ray/oldest",
     "tests/tools",
     "xtask/src/deny",
     "xtask/src/dist",
