@@ -72,6 +72,14 @@ impl Client {
         self.get("/v1/slices")
     }
 
+    /// The slices of jobs, by ledgers alone: quicker than [`Self::slices`], and without what the device's driver says.
+    ///
+    /// # Errors
+    /// As [`Self::status`]. An agent of an earlier version knows no such request: [`Code::AgentVersion`].
+    pub fn slices_of_jobs(&self) -> Result<SliceList, Fault> {
+        self.get("/v1/jobs/slices")
+    }
+
     /// Each slice's part of its devices' time.
     ///
     /// # Errors

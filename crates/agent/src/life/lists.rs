@@ -74,6 +74,19 @@ impl Lists {
         records
     }
 
+    /// The slices that were made for jobs, oldest first. No device is looked at for them: many jobs that start at once ask for this
+    /// list, and what programs hold beside their ledgers is nothing to it.
+    pub fn of_jobs(&self) -> Vec<SliceRecord> {
+        let mut state = self.state.lock();
+        let of_jobs = state
+            .slices
+            .values_mut()
+            .filter(|slice| slice.record.job.is_some());
+        let mut records: Vec<SliceRecord> = of_jobs.map(Slice::shown).collect();
+        records.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        records
+    }
+
     /// One slice.
     ///
     /// # Errors

@@ -78,8 +78,10 @@ pub(super) fn router(agent: Agent) -> Router {
     });
     let devices = shown(M::GET, "DeviceList", |call| items(call.daemon.lists.devices()));
     let slices = shown(M::GET, "SliceList", slices).merge(asked(M::POST, "CreatedSlice", create));
+    let of_jobs = shown(M::GET, "SliceList", of_jobs);
     Router::new()
         .route("/v1/status", status)
+        .route("/v1/jobs/slices", of_jobs)
         .route("/v1/compute", compute)
         .route("/v1/events", get(events))
         .route("/v1/history", history)
@@ -245,6 +247,14 @@ fn slices(Call { daemon, peer, .. }: Call<'_>) -> Result<SliceItems, Fault> {
     Ok(SliceItems {
         items: viewer.slices(daemon.lists.slices()),
         unmanaged: viewer.unmanaged(daemon.audit.unmanaged(&daemon.state)),
+    })
+}
+
+fn of_jobs(Call { daemon, peer, .. }: Call<'_>) -> Result<SliceItems, Fault> {
+    let viewer = Viewer::of(peer, daemon.uid);
+    Ok(SliceItems {
+        items: viewer.slices(daemon.lists.of_jobs()),
+        unmanaged: Vec::new(),
     })
 }
 

@@ -163,6 +163,8 @@ fn pass_on(mut client: UnixStream, real: &Path) {
         }
         Err(_) => body,
     };
+    // Nor has it the list of jobs' slices.
+    let head = head.replace("/v1/jobs/slices", "/v1/not-known");
     let lines: Vec<&str> = head
         .lines()
         .filter(|line| !line.starts_with("content-length: "))

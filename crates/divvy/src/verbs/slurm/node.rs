@@ -129,7 +129,11 @@ pub fn ask<T>(node: &Node, question: impl Fn(&Client) -> Result<T, Fault>) -> Re
 /// # Errors
 /// As [`Client::slices`].
 pub fn all_slices(client: &Client) -> Result<Vec<SliceRecord>, Fault> {
-    let mut slices = client.slices()?.body.items;
+    let slices = match client.slices_of_jobs() {
+        Err(fault) if fault.code == Code::AgentVersion => client.slices(),
+        answer => answer,
+    };
+    let mut slices = slices?.body.items;
     slices.retain(|slice| {
         let job = slice.job.as_ref();
         job.is_some_and(|job| job.manager == super::job::SLURM)
