@@ -1,6 +1,6 @@
 //! Makes a program that ends differently shorter, by leaving out instructions as long as it still does.
 
-use super::{BODY, END};
+use super::program::{BODY, END};
 
 /// `text` without the instructions of its body that `fails` does not need. Labels, branches and what loops count with
 /// stay, so that each program ends.
