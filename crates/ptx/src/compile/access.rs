@@ -17,6 +17,8 @@ use std::ops::Range;
 
 /// Bytes beyond which accesses at one address are not looked at together.
 const FAR: i64 = 1 << 16;
+/// Bytes that loads of consecutive elements ask for ahead: four warps of 32-bit elements.
+const AHEAD: i32 = 512;
 const K3: u8 = 3;
 const XOR: V = V(P66, M0F, 0xef, false);
 const OR: V = V(P66, M0F, 0xeb, false);
@@ -120,7 +122,14 @@ impl Emitter<'_> {
         let mut sure = false;
         if even {
             let offset;
+            let before = self.proved.len();
             (sure, offset) = self.reach_even(&access, inst.a, &held, 32, slow);
+            // The next warps' elements follow. Where addresses are proved already, they were asked for.
+            if !access.shared && (!sure || self.proved.len() != before) {
+                for line in 0..(32 * bytes).div_ceil(64) {
+                    self.asm.prefetch(RAX, offset + AHEAD + 64 * line as i32);
+                }
+            }
             for (part, reg) in results[0].into_iter().enumerate().take(parts) {
                 self.consecutive(element, reg, RAX, offset, part as u32);
             }
@@ -342,8 +351,7 @@ impl Emitter<'_> {
         for lane in 0..32 {
             let from = offset_of!(Ctx, targets) as i32 + 4 * lane;
             self.asm.mov_load(RAX, Rm::Mem(CTX, from), false);
-            self.asm.add(RAX, Rm::Reg(RCX.0), true);
-            self.asm.add_to_memory(RAX, by as u32);
+            self.asm.add_to_memory(RCX, RAX, by as u32);
         }
         self.no_poll();
         self.asm.bind(back);

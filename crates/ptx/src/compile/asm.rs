@@ -331,9 +331,16 @@ impl Asm {
         self.scalar(0x2b, true, d.0, Rm::Reg(b.0));
     }
 
-    /// Adds to the 32 bits at an address.
-    pub fn add_to_memory(&mut self, at: Gp, value: u32) {
-        self.scalar_imm(0x81, 0, Rm::Mem(at, 0), value, false);
+    /// Adds to the 32 bits at the sum of two of the first four registers.
+    pub fn add_to_memory(&mut self, base: Gp, index: Gp, value: u32) {
+        self.raw(&[0x81, 0x04, index.0 << 3 | base.0]);
+        self.word(value);
+    }
+
+    /// Asks for the line at an address, which may be none.
+    pub fn prefetch(&mut self, at: Gp, offset: i32) {
+        self.raw(&[0x0f]);
+        self.scalar(0x18, false, 1, Rm::Mem(at, offset));
     }
 
     pub fn and(&mut self, a: Gp, b: Rm) {

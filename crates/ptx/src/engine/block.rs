@@ -36,6 +36,42 @@ impl Drop for Memory {
     }
 }
 
+/// Writes a value to all lanes of a register, in so many warps so many bytes apart.
+///
+/// # Safety
+/// Each of them may be written, and is aligned as a value is.
+unsafe fn spread(first: *mut u8, warps: [usize; 2], wide: bool, value: u64) {
+    #[inline(always)]
+    unsafe fn write(first: *mut u8, [count, apart]: [usize; 2], wide: bool, value: u64) {
+        for n in 0..count {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let at = first.add(n * apart);
+                if wide {
+                    at.cast::<[u64; 32]>().write([value; 32]);
+                } else {
+                    at.cast::<[u32; 32]>().write([value as u32; 32]);
+                }
+            }
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        /// The same with wider stores.
+        #[target_feature(enable = "avx2")]
+        unsafe fn fast(first: *mut u8, warps: [usize; 2], wide: bool, value: u64) {
+            // SAFETY: the caller's promise.
+            unsafe { write(first, warps, wide, value) }
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has it; the rest is the caller's promise.
+            return unsafe { fast(first, warps, wide, value) };
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { write(first, warps, wide, value) }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Barrier {
     /// Threads counted so far.
@@ -147,19 +183,23 @@ impl Block {
             &launch.launch_consts
         } {
             for slot in slots {
-                let uniform = slot.value.uniform().then(|| self.value(launch, slot.value, 0, 0));
-                for warp in &self.warps {
-                    let at = warp.base + *area as usize + slot.slot as usize;
-                    let lane = |n: usize| {
-                        uniform.unwrap_or_else(|| self.value(launch, slot.value, warp.index, n as u32))
-                    };
-                    // SAFETY: the slot lies in the function's area, which lies in the warp's registers.
+                let at = *area as usize + slot.slot as usize;
+                if slot.value.uniform() {
+                    let value = self.value(launch, slot.value, 0, 0);
+                    // SAFETY: the slot lies in the function's area, which lies in each warp's registers.
                     unsafe {
-                        let base = self.registers.start.add(at);
+                        let first = self.registers.start.add(at);
+                        spread(first, [self.warps.len(), launch.warp_bytes], slot.wide, value);
+                    }
+                    continue;
+                }
+                for warp in &self.warps {
+                    let lane = |n: usize| self.value(launch, slot.value, warp.index, n as u32);
+                    // SAFETY: as above.
+                    unsafe {
+                        let base = self.registers.start.add(warp.base + at);
                         if slot.wide {
                             base.cast::<[u64; 32]>().write(std::array::from_fn(lane));
-                        } else if let Some(value) = uniform {
-                            base.cast::<[u32; 32]>().write([value as u32; 32]);
                         } else {
                             base.cast::<[u32; 32]>()
                                 .write(std::array::from_fn(|n| lane(n) as u32));
