@@ -1,22 +1,31 @@
 //! A page's bytes copied while others write them: a copy of one moment, as far as one can be had.
 
-use super::page::{PLACES, PlaceWords, Words};
 use crate::memory::mapping::Mapping;
 use rustix::io::Errno;
-use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
 
 /// Tries to read a page that no process changes meanwhile. A change takes microseconds. A page that another process
 /// changes all the time is taken as it is.
 const TRIES: u32 = 64;
-const PLACES_AT: usize = offset_of!(Words, places);
+
+/// Where a page has what its copy depends on, in bytes from its beginning.
+pub struct Layout {
+    /// The word that is 0 while no process changes the page.
+    pub lock: usize,
+    /// The word that says how many places may be in use.
+    pub top: usize,
+    /// The first place, the bytes of each, and how many there are.
+    pub places: usize,
+    pub place_bytes: usize,
+    pub most: usize,
+}
 
 /// Copies the head and the places in use. Two equal copies with the lock free show one moment.
-pub fn read(file: BorrowedFd<'_>, into: &Mapping) -> Result<(), Errno> {
-    let mut last = once(file)?;
+pub fn read(file: BorrowedFd<'_>, layout: &Layout, into: &Mapping) -> Result<(), Errno> {
+    let mut last = once(file, layout)?;
     for round in 0..TRIES {
-        let now = once(file)?;
-        let lock = word(&now, offset_of!(Words, lock));
+        let now = once(file, layout)?;
+        let lock = word(&now, layout.lock);
         let same = now == last && lock == 0;
         last = now;
         if same {
@@ -34,12 +43,12 @@ pub fn read(file: BorrowedFd<'_>, into: &Mapping) -> Result<(), Errno> {
     Ok(())
 }
 
-fn once(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
-    let mut bytes = vec![0; PLACES_AT];
+fn once(file: BorrowedFd<'_>, layout: &Layout) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; layout.places];
     fill(file, &mut bytes, 0)?;
-    let top = word(&bytes, offset_of!(Words, top)).min(PLACES as u64) as usize;
-    bytes.resize(PLACES_AT + top * size_of::<PlaceWords>(), 0);
-    fill(file, &mut bytes[PLACES_AT..], PLACES_AT)?;
+    let top = word(&bytes, layout.top).min(layout.most as u64) as usize;
+    bytes.resize(layout.places + top * layout.place_bytes, 0);
+    fill(file, &mut bytes[layout.places..], layout.places)?;
     Ok(bytes)
 }
 

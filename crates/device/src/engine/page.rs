@@ -43,10 +43,10 @@ const DEAD_AFTER: u64 = 2_000_000;
 const STOPPED_AFTER: u64 = 50_000_000;
 
 #[repr(C, align(4096))]
-pub(super) struct Words {
+struct Words {
     magic: AtomicU64,
     abi: AtomicU64,
-    pub(super) lock: AtomicU64,
+    lock: AtomicU64,
     cursor: AtomicU64,
     owner: AtomicU64,
     slice_end: AtomicU64,
@@ -56,16 +56,16 @@ pub(super) struct Words {
     /// Busy time of processes that are gone.
     retired: AtomicU64,
     /// Places below this one may be in use.
-    pub(super) top: AtomicU64,
+    top: AtomicU64,
     /// Time that passed while a stopped process had the next turn.
     idle_wanted: AtomicU64,
     samples: Samples,
     _rest: [AtomicU64; 512 - 11 - 2 * SAMPLES],
-    pub(super) places: [PlaceWords; PLACES],
+    places: [PlaceWords; PLACES],
 }
 
 #[repr(C)]
-pub(super) struct PlaceWords {
+struct PlaceWords {
     /// 0: free.
     pid: AtomicU64,
     busy: AtomicU64,
@@ -105,6 +105,13 @@ const _: () = assert!(size_of::<PlaceWords>() == 1024);
 /// Its size.
 pub const BYTES: usize = size_of::<Words>();
 const HEAD_BYTES: usize = 16;
+const LAYOUT: copy::Layout = copy::Layout {
+    lock: offset_of!(Words, lock),
+    top: offset_of!(Words, top),
+    places: offset_of!(Words, places),
+    place_bytes: size_of::<PlaceWords>(),
+    most: PLACES,
+};
 
 /// How busy a process kept the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -163,7 +170,7 @@ impl Page {
         let fd = file.open()?;
         check_size(file, &fd)?;
         let map = Mapping::new(BYTES, 4096, false)?;
-        copy::read(fd.as_fd(), &map)?;
+        copy::read(fd.as_fd(), &LAYOUT, &map)?;
         let page = Page {
             file: file.clone(),
             map,
