@@ -1,6 +1,7 @@
 //! The few driver calls of a program that keeps a device busy, from whatever libcuda.so.1 the loader finds.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use divvy_abi::{
@@ -67,6 +68,13 @@ pub struct Spin {
     function: CUfunction,
 }
 
+/// A kernel that does nothing.
+#[derive(Clone, Copy)]
+pub struct Empty {
+    cuda: Cuda,
+    function: CUfunction,
+}
+
 /// A kernel that computes for so many rounds.
 #[derive(Clone, Copy)]
 pub struct Compute {
@@ -114,6 +122,17 @@ again:
 }
 ";
 
+/// It ends at once.
+const EMPTY: &CStr = c"
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry empty(.param .u64 nothing)
+{
+    ret;
+}
+";
+
 /// A warp multiplies and adds, four times a round.
 const COMPUTE: &CStr = c"
 .version 7.0
@@ -140,6 +159,30 @@ again:
 ";
 
 impl Cuda {
+    /// Loads the driver that lies in this file. Its SONAME is what programs look for.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or lacks something.
+    pub fn load_from(library: &Path) -> anyhow::Result<Self> {
+        let path = CString::new(library.as_os_str().as_encoded_bytes())?;
+        // SAFETY: a C string. The library stays loaded, and the loader finds it again by its SONAME.
+        if unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) }.is_null() {
+            bail!("Cannot load {}", library.display());
+        }
+        Self::load()
+    }
+
+    /// Loads the empty kernel.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn empty(&self) -> anyhow::Result<Empty> {
+        Ok(Empty {
+            cuda: *self,
+            function: self.kernel(EMPTY, c"empty")?,
+        })
+    }
+
     /// Initialises, and makes the first device's primary context current.
     ///
     /// # Errors
@@ -242,6 +285,16 @@ impl Cuda {
             .ok()
             .context("cuEventCreate")?;
         Ok(Mark { cuda: *self, event })
+    }
+}
+
+impl Empty {
+    /// Launches one warp of it.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn launch(&self) -> anyhow::Result<()> {
+        self.cuda.launch_one(self.function, 32, 0, std::ptr::null_mut())
     }
 }
 

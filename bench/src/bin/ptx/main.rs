@@ -1,4 +1,5 @@
-//! `cargo xtask bench ptx`: lane-instructions per second per core of the PTX engine, beside the same loops in C at -O3 -march=native.
+//! `cargo xtask bench ptx`: lane-instructions per second per core of the PTX engine, beside the same loops in C at -O3 -march=native, and the
+//! same kernels on PoCL where it is installed.
 //!
 //! One worker. Engine and C take turns, so that whatever else the machine does falls on both; medians of the rounds.
 
@@ -6,7 +7,9 @@ mod buffers;
 mod clock;
 mod device;
 mod kernel;
+mod launches;
 mod native;
+mod pocl;
 mod report;
 mod workload;
 
@@ -21,7 +24,7 @@ use native::Native;
 use report::{Row, json, table};
 use workload::{Workload, all};
 
-/// Measure the PTX engine on twelve kernels, beside the same loops in C.
+/// Measure the PTX engine on twelve kernels, beside the same loops in C and the same kernels on PoCL
 #[derive(Parser)]
 struct Args {
     /// Rounds of each side; the median counts
@@ -33,6 +36,9 @@ struct Args {
     /// Only workloads with this in their name
     #[arg(long, default_value = "")]
     only: String,
+    /// Measure empty launches through the emulated driver, and nothing else
+    #[arg(long)]
+    launches: bool,
     /// Run the compiled kernels alone, for a profiler; nothing is measured
     #[arg(long)]
     compiled_alone: bool,
@@ -49,8 +55,11 @@ enum Output {
 
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    if args.launches {
+        return empty_launches();
+    }
     let native = Native::build(&target_folder().join("bench"))?;
-    let engine = Engine::new(1);
+    let engines = [Engine::new(1), Engine::new(2)];
     let mut rows = Vec::new();
     for mut workload in all(args.shrink as usize)? {
         if !workload.name().contains(&args.only) {
@@ -59,19 +68,23 @@ fn main() -> anyhow::Result<()> {
         eprintln!("{} ...", workload.name());
         if args.compiled_alone {
             for _ in 0..args.rounds {
-                workload.on_engine(&engine, true)?;
+                workload.on_engine(&engines[0], true)?;
             }
             continue;
         }
         rows.push(measure(
             workload.as_mut(),
-            &engine,
+            &engines,
             &native,
             args.rounds as usize,
         )?);
     }
     if args.compiled_alone {
         return Ok(());
+    }
+    let pocl = pocl::measure(&target_folder().join("bench"), args.rounds, args.shrink)?;
+    for row in &mut rows {
+        row.pocl = pocl.get(row.name).copied();
     }
     match args.output {
         Output::Table => print!("{}", table(&rows, &native.compiler, args.rounds as usize)),
@@ -83,7 +96,7 @@ fn main() -> anyhow::Result<()> {
 /// One unmeasured round of each side, whose results must agree, then the rounds that count.
 fn measure(
     workload: &mut dyn Workload,
-    engine: &Engine,
+    [engine, two]: &[Engine; 2],
     native: &Native,
     rounds: usize,
 ) -> anyhow::Result<Row> {
@@ -103,7 +116,7 @@ fn measure(
         );
     }
     let (mut engine_times, mut wall, mut c_times) = (Vec::new(), Vec::new(), Vec::new());
-    let mut compiled_times = Vec::new();
+    let (mut compiled_times, mut one_wall, mut two_wall) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         workload.prepare();
         let (outcome, cost) = spent(|| workload.on_engine(engine, false));
@@ -114,6 +127,11 @@ fn measure(
         let (outcome, cost) = spent(|| workload.on_engine(engine, true));
         outcome?;
         compiled_times.push(cost.processor);
+        one_wall.push(cost.wall);
+        workload.prepare();
+        let (outcome, cost) = spent(|| workload.on_engine(two, true));
+        outcome?;
+        two_wall.push(cost.wall);
         let ((), cost) = spent(|| workload.in_c(native));
         c_times.push(cost.processor);
     }
@@ -125,9 +143,39 @@ fn measure(
         engine: median(engine_times),
         engine_wall: median(wall),
         compiled: median(compiled_times),
+        compiled_wall: median(one_wall),
+        two_wall: median(two_wall),
         c: median(c_times),
+        pocl: None,
         difference,
     })
+}
+
+/// Names the emulated device to a process that measures launches over it.
+const EMULATED: &str = "DIVVY_EMULATED";
+
+/// Prints what an empty launch costs. A process of its own has the device and its folder.
+fn empty_launches() -> anyhow::Result<()> {
+    if std::env::var_os(EMULATED).is_none() {
+        divvy_bench::artifacts::build(&["emulated-cuda"])?;
+        let folder = tempfile::tempdir()?;
+        let status = std::process::Command::new(std::env::current_exe()?)
+            .arg("--launches")
+            .env(EMULATED, "h100,kernels=compiled")
+            .env("DIVVY_RUN_DIR", folder.path())
+            .status()?;
+        ensure!(status.success(), "the measuring process ended with {status}");
+        return Ok(());
+    }
+    // It was built in the profile of this program, and lies beside it.
+    let library = std::env::current_exe()?.with_file_name("libdivvy_emulated_cuda.so");
+    let launches = launches::measure(&library)?;
+    println!(
+        "An empty launch of one warp takes {:.2} us with a synchronisation behind it, and {:.2} us queued, in the mean.",
+        launches.synchronised.as_secs_f64() * 1e6,
+        launches.queued.as_secs_f64() * 1e6
+    );
+    Ok(())
 }
 
 /// Cargo's target folder: the one our own program lies in.

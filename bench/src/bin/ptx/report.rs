@@ -16,8 +16,13 @@ pub struct Row {
     pub engine_wall: Duration,
     /// Median processor time of one launch of compiled code.
     pub compiled: Duration,
+    /// Median time on the wall of one launch of compiled code, with one worker and with two.
+    pub compiled_wall: Duration,
+    pub two_wall: Duration,
     /// Median processor time of the C loop.
     pub c: Duration,
+    /// Median processor time on PoCL, where that is installed.
+    pub pocl: Option<Duration>,
     /// Kinds of instructions that compiled code gives to the interpreter; `None` where nothing is compiled.
     pub interpreted: Option<Vec<String>>,
     /// How far the two results lie apart.
@@ -35,6 +40,16 @@ impl Row {
         self.compiled.as_secs_f64() / self.c.as_secs_f64()
     }
 
+    /// Compiled code's time over PoCL's.
+    fn over_pocl(&self) -> Option<f64> {
+        Some(self.compiled.as_secs_f64() / self.pocl?.as_secs_f64())
+    }
+
+    /// How much sooner two workers are done with compiled code than one.
+    fn by_two(&self) -> f64 {
+        self.compiled_wall.as_secs_f64() / self.two_wall.as_secs_f64()
+    }
+
     /// Engine time over C time.
     fn ratio(&self) -> f64 {
         self.engine.as_secs_f64() / self.c.as_secs_f64()
@@ -45,7 +60,7 @@ impl Row {
 pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
     let mut text = format!(
         "One worker against one thread of C at -O3 -march=native ({compiler}); medians of {rounds} alternating rounds, processor time.\n\n\
-         {:<11} {:<28} {:>12} {:>11} {:>12} {:>12} {:>10} {:>9} {:>11}\n",
+         {:<11} {:<28} {:>12} {:>11} {:>12} {:>12} {:>10} {:>9} {:>11} {:>13} {:>11}\n",
         "kernel",
         "size",
         "lane-instr",
@@ -54,11 +69,13 @@ pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
         "compiled ms",
         "C ms",
         "engine/C",
-        "compiled/C"
+        "compiled/C",
+        "compiled/PoCL",
+        "two workers"
     );
     for row in rows {
         text += &format!(
-            "{:<11} {:<28} {:>11.1}M {:>11.2} {:>12.2} {:>12.2} {:>10.2} {:>8.2}x {:>10.2}x\n",
+            "{:<11} {:<28} {:>11.1}M {:>11.2} {:>12.2} {:>12.2} {:>10.2} {:>8.2}x {:>10.2}x {:>14} {:>10.2}x\n",
             row.name,
             row.size,
             row.lane_instructions as f64 / 1e6,
@@ -68,10 +85,13 @@ pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
             row.c.as_secs_f64() * 1e3,
             row.ratio(),
             row.compiled_ratio(),
+            row.over_pocl()
+                .map_or("-".to_string(), |ratio| format!("{ratio:.2}x")),
+            row.by_two(),
         );
     }
     text += &format!(
-        "{:<11} {:<28} {:>12} {:>11} {:>12} {:>12} {:>10} {:>8.2}x {:>10.2}x\n\n",
+        "{:<11} {:<28} {:>12} {:>11} {:>12} {:>12} {:>10} {:>8.2}x {:>10.2}x {:>14} {:>10.2}x\n\n",
         "geometric mean",
         "",
         "",
@@ -80,7 +100,9 @@ pub fn table(rows: &[Row], compiler: &str, rounds: usize) -> String {
         "",
         "",
         mean(rows, Row::ratio),
-        mean(rows, Row::compiled_ratio)
+        mean(rows, Row::compiled_ratio),
+        "",
+        mean(rows, Row::by_two)
     );
     for row in rows {
         match &row.interpreted {
@@ -114,6 +136,10 @@ pub fn json(rows: &[Row], compiler: &str, rounds: usize) -> serde_json::Value {
                 "engine_over_c": row.ratio(),
                 "compiled_seconds": row.compiled.as_secs_f64(),
                 "compiled_over_c": row.compiled_ratio(),
+                "compiled_wall_seconds": row.compiled_wall.as_secs_f64(),
+                "two_workers_wall_seconds": row.two_wall.as_secs_f64(),
+                "two_workers_speedup": row.by_two(),
+                "pocl_seconds": row.pocl.map(|time| time.as_secs_f64()),
                 "interpreted": row.interpreted,
                 "largest_difference": row.difference,
             })
