@@ -66,7 +66,7 @@ impl Args {
 /// Puts it in place. Existing files stay.
 pub fn install(args: &Args) -> Result<u8, Fault> {
     args.check()?;
-    let files = files(&program());
+    let files = files(&program(args.root.is_none() && !args.dry_run)?);
     for file in &files {
         install_file(args, file)?;
     }
@@ -104,7 +104,7 @@ pub fn install(args: &Args) -> Result<u8, Fault> {
 /// Takes it away again, the units first. Slices go on, and keep their limits.
 pub fn uninstall(args: &Args) -> Result<u8, Fault> {
     args.check()?;
-    let files = files(&program());
+    let files = files(&program(false)?);
     if args.has_systemd() {
         for unit in [
             "divvy-agent.service",
