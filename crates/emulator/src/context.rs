@@ -10,7 +10,7 @@ use crate::order::{Order, StreamId, StreamKind};
 use crate::print::PrintBuffer;
 use divvy_abi::*;
 use divvy_device::exec::task::{Task, Work};
-use divvy_device::memory::heap::Charged;
+use divvy_device::memory::charge::Charged;
 use divvy_device::{Device, log};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

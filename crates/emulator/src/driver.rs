@@ -20,7 +20,7 @@ use crate::visible::{Present, visible};
 use crate::{Result, check, fork, memop, pool, profile};
 use divvy_abi::*;
 use divvy_device::inventory::{self, DeviceFacts};
-use divvy_device::memory::heap::Charged;
+use divvy_device::memory::charge::Charged;
 use divvy_device::{Device, HardwareError, JoinError, log};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

@@ -6,8 +6,9 @@
 
 use crate::handle::Handles;
 use crate::memory::allocation::{Allocation, Kind};
+use divvy_device::memory::charge::OutOfMemory;
 use divvy_device::memory::file::MemoryFile;
-use divvy_device::memory::heap::{Extent, Heap, OutOfMemory};
+use divvy_device::memory::heap::{Extent, Heap};
 use divvy_device::product::identity::Uuid;
 use divvy_device::shared::ownership::Id;
 use divvy_device::shared::trailer::{self, Trailer};
@@ -269,7 +270,7 @@ const READ_WRITE: u32 = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_device::memory::heap::Charge;
+    use divvy_device::memory::charge::Charge;
 
     struct Unlimited;
     impl Charge for Unlimited {

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::driver::driver;
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use divvy_abi::*;
-use divvy_device::memory::heap::GRANULE;
+use divvy_device::memory::charge::GRANULE;
 use divvy_device::memory::mapping::Mapping;
 use std::sync::Arc;
 

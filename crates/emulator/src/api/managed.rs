@@ -11,7 +11,7 @@ use crate::Result;
 use crate::driver::{Driver, driver};
 use crate::memory::allocation::{Allocation, Backing, Kind};
 use divvy_abi::*;
-use divvy_device::memory::heap::PAGE;
+use divvy_device::memory::charge::PAGE;
 use divvy_device::memory::mapping::Mapping;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -11,7 +11,7 @@ use crate::memory::allocation::{Allocation, Backing, Kind};
 use crate::memory::physical::{Physical, Place};
 use crate::memory::virtual_range::{Accessor, Mapped, RangeError};
 use divvy_abi::*;
-use divvy_device::memory::heap::PAGE;
+use divvy_device::memory::charge::PAGE;
 use std::sync::{Arc, Mutex, PoisonError};
 
 entry! {

@@ -7,7 +7,7 @@
 use super::exec::Plan;
 use super::physical::Physical;
 use super::work::Work;
-use divvy_device::memory::heap::GRANULE;
+use divvy_device::memory::charge::GRANULE;
 use std::collections::HashSet;
 use std::sync::Arc;
 

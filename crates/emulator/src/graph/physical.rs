@@ -9,7 +9,7 @@ use crate::handle::Handles;
 use crate::order::StreamId;
 use crate::pool::{self, MemoryPool};
 use divvy_device::Device;
-use divvy_device::memory::heap::{Charge, OutOfMemory, PAGE};
+use divvy_device::memory::charge::{Charge, OutOfMemory, PAGE};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -3,7 +3,8 @@
 use super::virtual_range::Mapped;
 use crate::memory::external::ExternalPart;
 use crate::memory::imported::Imported;
-use divvy_device::memory::heap::{Extent, GRANULE};
+use divvy_device::memory::charge::GRANULE;
+use divvy_device::memory::heap::Extent;
 use divvy_device::memory::mapping::Mapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

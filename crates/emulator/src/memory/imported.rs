@@ -5,8 +5,9 @@
 
 use divvy_abi::*;
 use divvy_device::Device;
+use divvy_device::memory::charge::{GRANULE, PAGE};
 use divvy_device::memory::file::{Identity, is_mappable};
-use divvy_device::memory::heap::{Extent, GRANULE, PAGE};
+use divvy_device::memory::heap::Extent;
 use divvy_device::memory::mapping::Mapping;
 use divvy_device::memory::store::FileExtent;
 use divvy_device::shared::key::Key;

@@ -2,8 +2,8 @@
 
 use divvy_abi::*;
 use divvy_device::Device;
+use divvy_device::memory::charge::{Charged, OutOfMemory};
 use divvy_device::memory::file::{Identity, MemoryFile};
-use divvy_device::memory::heap::{Charged, OutOfMemory};
 use divvy_device::memory::mapping::{Mapping, map_over};
 use divvy_device::memory::store::FileExtent;
 use divvy_device::shared::ownership::{self, Contents, Id, OwnershipRecord};
