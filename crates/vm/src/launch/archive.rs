@@ -53,7 +53,7 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// How many bytes its files have so far.
+    /// How many bytes it has so far, names and all.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -77,7 +77,6 @@ impl<W: Write> Archive<W> {
     /// The system's reason; `InvalidInput` for a file of 4 GiB or more.
     pub fn file(&mut self, path: &str, facts: Facts, bytes: &[u8]) -> io::Result<()> {
         self.above(path)?;
-        self.bytes += bytes.len() as u64;
         self.entry(path, facts, bytes)
     }
 
@@ -121,8 +120,9 @@ impl<W: Write> Archive<W> {
     /// Writes bytes, and zeros up to a multiple of four.
     fn padded(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.to.write_all(bytes)?;
-        let odd = bytes.len() % 4;
-        self.to.write_all(&[0; 3][..if odd == 0 { 0 } else { 4 - odd }])
+        let padding = bytes.len().next_multiple_of(4) - bytes.len();
+        self.bytes += (bytes.len() + padding) as u64;
+        self.to.write_all(&[0; 3][..padding])
     }
 
     /// Ends it.
@@ -149,8 +149,10 @@ mod tests {
         archive
             .folder("a/b", Facts::of_root(FOLDER | 0o700))
             .expect("written");
-        assert_eq!(archive.bytes(), 5);
+        let counted = archive.bytes();
         let bytes = archive.end().expect("written");
+        // The last entry is its end.
+        assert_eq!(counted, bytes.len() as u64 - 124);
         assert_eq!(bytes.len() % 4, 0);
         let text = String::from_utf8_lossy(&bytes).into_owned();
         assert_eq!(text.matches("070701").count(), 4, "{text}");

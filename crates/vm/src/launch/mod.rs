@@ -8,6 +8,12 @@
 //! Its first process is `divvy-guest`, which finds what it is to run in [`REQUEST`] and answers on the second serial port.
 //! docs/adr/0071 says why it is so.
 
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+
 pub mod archive;
 pub mod modules;
 pub mod tree;
@@ -24,3 +30,23 @@ pub const MODULES: &str = "divvy/modules";
 pub const DISK_MODULES: &str = "divvy/modules-of-disk";
 /// Where the folder of files is in the machine's first file system.
 pub const ROOT: &str = "root";
+
+/// The bytes of a plain file that has at most so many. What is no plain file is refused and not waited for.
+///
+/// # Errors
+/// The system's reason, or what the file is.
+pub fn plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let opened = open(path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&opened)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    let mut bytes = Vec::new();
+    File::from(opened)
+        .take(most.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(io::Error::other("it is longer than any such file")),
+        false => Ok(bytes),
+    }
+}

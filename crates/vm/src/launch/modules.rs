@@ -1,11 +1,11 @@
 //! The kernel's modules that a machine needs, in the order in which they are loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
 
+use super::plain;
 use crate::driver::fits;
 use crate::function::Function;
 
@@ -46,11 +46,8 @@ impl Modules {
     /// [`Code::VmHost`] where there is none.
     pub fn read(folder: &Path) -> Result<Self, Fault> {
         let text = |file: &str| -> std::io::Result<String> {
-            let path = folder.join(file);
-            if fs::metadata(&path)?.len() > LONGEST {
-                return Err(std::io::Error::other("it is longer than any such list"));
-            }
-            Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+            let bytes = plain(&folder.join(file), LONGEST)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
         let list = text("modules.dep").map_err(|error| {
             Fault::new(
@@ -85,12 +82,8 @@ impl Modules {
         let Some(alias) = function.modalias.as_deref() else {
             return Vec::new();
         };
-        let path = self.folder.join("modules.alias");
-        let small = fs::metadata(&path).is_ok_and(|found| found.len() <= LONGEST);
-        let text = match small {
-            true => String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).into_owned(),
-            false => String::new(),
-        };
+        let bytes = plain(&self.folder.join("modules.alias"), LONGEST).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
         let mut found: Vec<String> = text
             .lines()
             .filter_map(|line| line.strip_prefix("alias ")?.split_once(' '))
@@ -143,6 +136,8 @@ impl Modules {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
