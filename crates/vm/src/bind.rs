@@ -11,7 +11,7 @@ use crate::function::{DEVICES, Function, Kind};
 use crate::group::Group;
 use crate::holders::{Holder, holders};
 use crate::kernel::{Kernel, Step};
-use crate::record::{Phase, Record, Saved, Store, boot};
+use crate::record::{Phase, Record, Runner, Saved, Store, boot};
 
 /// What the caller agreed to.
 #[derive(Clone, Debug, Default)]
@@ -201,6 +201,22 @@ pub fn bind(
     asked: &str,
     consent: &Consent,
 ) -> Result<Plan, Fault> {
+    bind_for(root, kernel, store, asked, consent, None)
+}
+
+/// The same for the time of a process, which its first record says already: where that is killed, [`crate::restore`] gives the
+/// group back.
+///
+/// # Errors
+/// As [`bind`].
+pub fn bind_for(
+    root: &Sysroot,
+    kernel: &mut dyn Kernel,
+    store: &Store,
+    asked: &str,
+    consent: &Consent,
+    runner: Option<Runner>,
+) -> Result<Plan, Fault> {
     let records = store.records()?;
     let plan = Plan::make(root, asked, consent)?;
     let group = &plan.group;
@@ -261,6 +277,8 @@ pub fn bind(
     let mut record = Record::new(asked, now, functions);
     record.with.clone_from(&consent.with);
     record.boot_display = consent.boot_display;
+    // What was on VFIO before stays there afterwards.
+    record.runner = runner.filter(|_| earlier.is_none_or(|earlier| earlier.boot != record.boot));
     store.save(&record)?;
     if let Some(stale) = earlier.filter(|stale| stale.asked != asked) {
         store.remove(stale)?;
@@ -417,6 +435,29 @@ fn give_back(root: &Sysroot, kernel: &mut dyn Kernel, saved: &Saved) -> Result<(
 /// # Errors
 /// As [`Group::of`]; [`Code::VmHeld`] where a virtual machine has it; [`Code::VmBind`] where not all of it came back.
 pub fn unbind(root: &Sysroot, kernel: &mut dyn Kernel, store: &Store, asked: &str) -> Result<Group, Fault> {
+    leave(root, kernel, store, asked, true)
+}
+
+/// Gives back what was on VFIO for the time of a process. What was there before it stays there.
+///
+/// # Errors
+/// As [`unbind`].
+pub fn put_back_run(
+    root: &Sysroot,
+    kernel: &mut dyn Kernel,
+    store: &Store,
+    asked: &str,
+) -> Result<(), Fault> {
+    leave(root, kernel, store, asked, false).map(|_| ())
+}
+
+fn leave(
+    root: &Sysroot,
+    kernel: &mut dyn Kernel,
+    store: &Store,
+    asked: &str,
+    all: bool,
+) -> Result<Group, Fault> {
     let records = store.records()?;
     let group = Group::of(root, asked).map_err(|fault| {
         match fault.code == Code::UnknownDevice && is_remembered(&records, asked) {
@@ -438,7 +479,7 @@ pub fn unbind(root: &Sysroot, kernel: &mut dyn Kernel, store: &Store, asked: &st
         .find(|record| record.boot == now && concerns(record, &group));
     let mut functions: Vec<Saved> = record.map_or_else(Vec::new, |record| record.functions.clone());
     let known = |address: &str| functions.iter().any(|saved| saved.address == address);
-    let others: Vec<&Function> = on_vfio.iter().filter(|one| !known(&one.address)).collect();
+    let others: Vec<&Function> = on_vfio.iter().filter(|one| all && !known(&one.address)).collect();
     let others: Vec<String> = others.into_iter().map(|one| one.address.clone()).collect();
     if functions.is_empty() && others.is_empty() {
         return Err(Fault::new(

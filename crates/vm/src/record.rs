@@ -7,6 +7,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
@@ -174,6 +175,22 @@ impl Store {
         })
     }
 
+    /// The same, which waits for another `divvy vm` to end, at most so long.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_within(root: &Path, most: Duration) -> Result<Self, Fault> {
+        let begin = Instant::now();
+        loop {
+            match Self::open(root) {
+                Err(fault) if fault.code == Code::VmHeld && begin.elapsed() < most => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// Writes a record, which is on disk when this returns.
     ///
     /// # Errors
@@ -199,20 +216,6 @@ impl Store {
             Ok(fsync(&self.folder)?)
         };
         write().map_err(|error| failed("cannot write a record in", &self.path, &error))
-    }
-
-    /// Notes that a group is on VFIO for the time of a process.
-    ///
-    /// # Errors
-    /// As [`Self::save`] and [`Self::records`].
-    pub fn note_runner(&self, asked: &str, runner: Option<Runner>) -> Result<(), Fault> {
-        for mut record in self.records()? {
-            if record.asked == asked {
-                record.runner = runner;
-                self.save(&record)?;
-            }
-        }
-        Ok(())
     }
 
     /// Removes a record.

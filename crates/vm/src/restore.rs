@@ -4,7 +4,7 @@ use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
 use serde::Serialize;
 
-use crate::bind::{Consent, bind, put_back, unbind};
+use crate::bind::{Consent, bind, put_back, put_back_run};
 use crate::function::Function;
 use crate::kernel::Kernel;
 use crate::record::{Phase, Record, Store, boot};
@@ -89,7 +89,7 @@ fn one(
         {
             // It was for the time of a process that was killed. After a restart there is nothing to take back.
             if record.boot == now {
-                unbind(root, kernel, store, &record.asked)?;
+                put_back_run(root, kernel, store, &record.asked)?;
             }
             store.remove(record)?;
             Ok(Outcome::PutBack)

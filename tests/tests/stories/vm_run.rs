@@ -151,6 +151,18 @@ fn a_program_runs_in_the_system_of_an_image() {
         before == std::fs::read(&image).expect("an image"),
         "the image is as it was"
     );
+    // What fills the port of the answer would fill this host's memory.
+    let fills = start(
+        &machines,
+        modules.path(),
+        &image,
+        &["/bin/sh", "-c", "busybox yes >/dev/ttyS1"],
+    );
+    let (status, output, error) = said(fills);
+    assert!(
+        error.contains("filled its second serial port"),
+        "{status:?} {output}: {error}"
+    );
     // One without a system.
     let empty = folder.path().join("empty.img");
     std::fs::write(&empty, vec![0; 1 << 20]).expect("written");
@@ -182,6 +194,14 @@ fn what_cannot_be_run_is_said() {
     let folder = root.path().to_str().expect("a path of text");
     refused(&["--root", "/nowhere"], "cannot read `/nowhere`");
     refused(&["--root", "/dev/null"], "it is neither a folder nor an image");
+    // A name that QEMU would take for a protocol.
+    let output = Command::new(binaries().join("divvy"))
+        .args(["vm", "run", "--no-kvm", "--disk", "fat:rw:/etc"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("cannot use the disk `fat:rw:/etc`"), "{error}");
     // What was typed comes before what this host lacks.
     let output = Command::new(binaries().join("divvy"))
         .args([

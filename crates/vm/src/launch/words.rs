@@ -54,6 +54,9 @@ pub fn words(machine: &Machine, processor: Processor, kernel: Option<&Kernel>) -
         "none",
         "-serial",
         "stdio",
+        // It needs no other program and no other user's rights.
+        "-sandbox",
+        "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
     ];
     words.extend(console.map(str::to_owned));
     if let Some(kernel) = kernel {

@@ -157,6 +157,11 @@ pub fn settings(machine: &Machine) -> String {
 /// host there.
 pub(crate) fn disk(file: &str) -> String {
     let format = super::disk_format(file);
+    // QEMU takes `fat:` and the like at the beginning for a protocol.
+    let file = match file.split('/').next().is_some_and(|first| first.contains(':')) {
+        true => &format!("./{file}"),
+        false => file,
+    };
     // A comma in a value is written twice.
     format!("file={},format={format},if=virtio", file.replace(',', ",,"))
 }

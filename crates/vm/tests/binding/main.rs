@@ -4,10 +4,11 @@ mod played;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use divvy_model::{Code, Fault};
-use divvy_vm::bind::{Consent, Plan, bind, unbind};
-use divvy_vm::record::Store;
+use divvy_vm::bind::{Consent, Plan, bind, bind_for, put_back_run, unbind};
+use divvy_vm::record::{Runner, Store};
 use divvy_vm::restore::{Outcome, restore};
 use divvy_vm::status::{State, status};
 
@@ -382,9 +383,64 @@ fn what_is_in_use_stays() {
 #[test]
 fn two_administrators_do_not_meet() {
     let played = Played::new(false);
-    let _first = store(&played);
+    let first = store(&played);
     let fault = Store::open(played.folder.path()).expect_err("another is at work");
     assert_eq!(fault.code, Code::VmHeld);
+    // To give something back the second one waits.
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| Store::open_within(played.folder.path(), Duration::from_secs(60)));
+        drop(first);
+        second.join().expect("no panic").expect("it is its turn");
+    });
+    let _third = store(&played);
+    let fault = Store::open_within(played.folder.path(), Duration::ZERO).expect_err("it does not end");
+    assert_eq!(fault.code, Code::VmHeld);
+}
+
+/// A process that has ended.
+const GONE: Runner = Runner {
+    pid: 4_000_000,
+    started: 1,
+};
+
+fn try_run(played: &mut Played) -> Result<Plan, Fault> {
+    let (root, store) = (played.root(), store(played));
+    bind_for(&root, played, &store, GPU, &Consent::default(), Some(GONE))
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_moment_is_put_right() {
+    let (count, _) = writes();
+    for at in 0..count {
+        let mut played = Played::new(false);
+        played.with(Trouble::Crash(at));
+        assert!(crashes(&mut played, |played| drop(try_run(played))), "{at}");
+        played.with(Trouble::None);
+        assert_eq!(put_right(&mut played), [Outcome::PutBack], "{at}");
+        assert!(played.is_as_first(), "{at}");
+    }
+    // Behind the last write too: the record says from the first one on whose it is.
+    let mut played = Played::new(false);
+    try_run(&mut played).expect("it goes");
+    assert!(on_vfio(&played));
+    assert_eq!(put_right(&mut played), [Outcome::PutBack]);
+    assert!(played.is_as_first());
+}
+
+#[test]
+fn a_run_gives_back_what_it_took_and_no_more() {
+    let mut played = Played::new(false);
+    // The boot's configuration has the sound on VFIO.
+    let link = "sys/bus/pci/devices/0000:01:00.1/driver";
+    played.built.remove(link);
+    played.built.link(link, "../../../../bus/pci/drivers/vfio-pci");
+    played.built.file("sys/bus/pci/drivers/vfio-pci/bind", "");
+    assert_eq!(try_run(&mut played).expect("it goes").changes.len(), 1);
+    let (root, records) = (played.root(), store(&played));
+    put_back_run(&root, &mut played, &records, GPU).expect("it comes back");
+    assert_eq!(played.driver(GPU).as_deref(), Some("nvidia"));
+    assert_eq!(played.driver(AUDIO).as_deref(), Some("vfio-pci"));
+    assert!(records.records().expect("records").is_empty());
 }
 
 #[test]

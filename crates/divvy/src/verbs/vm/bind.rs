@@ -79,6 +79,11 @@ pub fn bind(args: &Args, context: &Context) -> Result<u8, Fault> {
     if plan.changes.is_empty() {
         return output::print(&format!("{} is on VFIO already\n", args.gpu)).map(|()| 0);
     }
+    // A slice may have been made meanwhile: nothing of it runs on a device that is on VFIO.
+    if let Err(fault) = no_slices(context, &plan.group) {
+        divvy_vm::bind::put_back_run(&tree, &mut Running::new(), &store, &args.gpu)?;
+        return Err(fault);
+    }
     let names: Vec<&str> = plan
         .changes
         .iter()

@@ -1,6 +1,8 @@
 //! `divvy vm run`: a small machine with the device and its console in this terminal, for a test or for one program.
 
+mod disk;
 mod files;
+mod programs;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use divvy_guest::machine::Machine as Process;
 use divvy_host::machine::Sysroot;
@@ -21,7 +24,8 @@ use divvy_vm::machine::{Machine, Pages, Request};
 use divvy_vm::output::qemu::line;
 use divvy_vm::record::{Runner, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use self::files::{Files, System};
 use super::{address, args::pages};
@@ -116,13 +120,16 @@ impl Args {
 
 /// The memory of a program's machine: 4 GiB, or half of what this host has left where that is less.
 fn memory(host: &Sysroot) -> Bytes {
-    const MOST: u64 = 4 << 30;
+    // Whole pages of 2 MiB, for QEMU counts in MiB.
+    Bytes(half_left(host).clamp(256 << 20, 4 << 30) >> 21 << 21)
+}
+
+/// Half of the memory that this host has left, in bytes.
+fn half_left(host: &Sysroot) -> u64 {
     let text = host.text("proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let left = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let half = left.map_or(MOST, |kib| kib / 2 * 1024);
-    // Whole pages of 2 MiB, for QEMU counts in MiB.
-    Bytes(half.clamp(256 << 20, MOST) >> 21 << 21)
+    left.map_or(u64::MAX, |kib| kib.saturating_mul(1024) / 2)
 }
 
 /// Starts the machine, and waits for its end.
@@ -130,6 +137,11 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let tree = Sysroot::at("/");
     // What was typed comes before what this host lacks.
     let system = args.root.as_deref().map(System::at).transpose()?;
+    let disk = args
+        .disk
+        .as_deref()
+        .map(|disk| disk::look(Path::new(disk)))
+        .transpose()?;
     let request = Request {
         name: "divvy-run".to_owned(),
         gpus: args.gpus.clone(),
@@ -138,7 +150,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         pages: args.pages,
         iommufd: args.iommufd,
         windows: false,
-        disk: args.disk.clone(),
+        disk: disk.map(|disk| disk.to_string_lossy().into_owned()),
         vgpus: Vec::new(),
     };
     let machine = Machine::plan(&tree, request)?;
@@ -163,6 +175,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             "there is no KVM for this user: QEMU's own processor runs the machine, at a small part of the speed",
         );
     }
+    let mut functions = machine.cards.iter().flat_map(|card| &card.functions);
+    if let Some(function) = functions.find(|function| function.resets.as_ref().is_none_or(Vec::is_empty)) {
+        remark(&format!(
+            "the kernel has no way to reset {}: the next program may find there what this one leaves",
+            function.address
+        ));
+    }
     // Before anything changes: from here on Ctrl-C ends the machine, and the groups come back.
     let signals = Signals::watch()?;
     let mut groups = Groups::new(&tree);
@@ -178,6 +197,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 /// Starts QEMU and waits for it; the exit status.
 fn machine_ends(words: &[String], signals: &Signals, files: Option<Files>) -> Result<u8, Fault> {
     let failed = |what: &str, error: &std::io::Error| Fault::new(Code::Guest, what.to_owned()).because(error);
+    if let Some(files) = &files {
+        files
+            .hand_over()
+            .map_err(|error| failed("the machine cannot have its files", &error))?;
+    }
+    let _terminal = Terminal::keep();
     let machine = Process::start(Command::new(&words[0]).args(&words[1..])).map_err(|error| {
         Fault::new(Code::ProgramCannotRun, format!("{} cannot be started", words[0])).because(&error)
     })?;
@@ -188,6 +213,13 @@ fn machine_ends(words: &[String], signals: &Signals, files: Option<Files>) -> Re
         if let Some(signal) = signals.seen() {
             // Dropping the machine kills it.
             return Ok(u8::try_from(128 + signal).unwrap_or(1));
+        }
+        if files.as_ref().is_some_and(Files::says_too_much) {
+            return Err(Fault::new(
+                Code::Guest,
+                "the machine filled its second serial port, and was ended",
+            )
+            .hint("that port is for the program's exit status alone: look at what writes to /dev/ttyS1"));
         }
         let mut look = [PollFd::new(&watched, PollFlags::IN)];
         let most = Timespec {
@@ -232,9 +264,7 @@ fn processor() -> Processor {
 
 fn qemu() -> Result<PathBuf, Fault> {
     const NAME: &str = "qemu-system-x86_64";
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|folder| folder.join(NAME));
-    places.find(|file| file.is_file()).ok_or_else(|| {
+    programs::find(NAME).ok_or_else(|| {
         Fault::new(Code::VmHost, format!("there is no {NAME} on this host"))
             .hint("install QEMU: `apt-get install qemu-system-x86`, or `dnf install qemu-kvm`")
     })
@@ -263,12 +293,15 @@ impl<'a> Groups<'a> {
         for gpu in &args.gpus {
             super::bind::no_slices(context, &Group::of(self.tree, gpu)?)?;
             let store = Store::open(Path::new("/"))?;
-            let plan = divvy_vm::bind::bind(self.tree, &mut Running::new(), &store, gpu, &consent)?;
+            // Where this process is killed, `divvy vm restore` gives it back.
+            let runner = Runner::of(self.tree, std::process::id());
+            let plan =
+                divvy_vm::bind::bind_for(self.tree, &mut Running::new(), &store, gpu, &consent, runner)?;
             if !plan.changes.is_empty() {
                 self.taken.push(gpu.clone());
-                // Where this process is killed, `divvy vm restore` gives it back.
-                store.note_runner(gpu, Runner::of(self.tree, std::process::id()))?;
             }
+            // One may have been made meanwhile: nothing of it runs on a device that is on VFIO.
+            super::bind::no_slices(context, &plan.group)?;
         }
         Ok(())
     }
@@ -277,9 +310,9 @@ impl<'a> Groups<'a> {
     fn give_back(&mut self) -> Result<(), Fault> {
         let mut first = Ok(());
         for gpu in self.taken.drain(..).rev() {
-            let back = Store::open(Path::new("/")).and_then(|store| {
-                divvy_vm::bind::unbind(self.tree, &mut Running::new(), &store, &gpu).map(|_| ())
-            });
+            // Another one may be at work for a moment.
+            let back = Store::open_within(Path::new("/"), Duration::from_secs(20))
+                .and_then(|store| divvy_vm::bind::put_back_run(self.tree, &mut Running::new(), &store, &gpu));
             let back = back.map_err(|fault| {
                 fault.hint(format!(
                     "`divvy vm unbind {gpu}` gives it back to its first driver"
@@ -291,13 +324,30 @@ impl<'a> Groups<'a> {
     }
 }
 
+/// How this terminal was. QEMU makes it raw, and puts it back at its own end alone: not where it is killed.
+struct Terminal(Option<Termios>);
+
+impl Terminal {
+    fn keep() -> Self {
+        Self(tcgetattr(std::io::stdin()).ok())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if let Some(was) = &self.0 {
+            let _as_it_was = tcsetattr(std::io::stdin(), OptionalActions::Now, was);
+        }
+    }
+}
+
 /// The signals that end the machine.
 struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
     fn watch() -> Result<Self, Fault> {
         let seen = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM] {
             let value = usize::try_from(signal).unwrap_or(1);
             signal_hook::flag::register_usize(signal, seen.clone(), value)
                 .map_err(|error| Fault::new(Code::Internal, "cannot listen for signals").because(&error))?;

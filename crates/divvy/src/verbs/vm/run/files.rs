@@ -9,11 +9,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use divvy_host::machine::Sysroot;
 use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::launch::archive::{Archive, FILE, FOLDER, Facts};
 use divvy_vm::launch::modules::{DISK, FILE_SYSTEMS, Modules};
 use divvy_vm::launch::words::Kernel;
-use divvy_vm::launch::{DISK_MODULES, MODULES, REQUEST, ROOT, tree};
+use divvy_vm::launch::{DISK_MODULES, MODULES, REQUEST, ROOT, plain, tree};
 use divvy_vm::machine::Machine;
 use rustix::fs::MemfdFlags;
 
@@ -45,15 +46,7 @@ impl System {
                 "it is neither a folder nor an image",
             )));
         }
-        File::open(path).map_err(|error| failed(&error))?;
-        let whole = std::path::absolute(path).map_err(|error| failed(&error))?;
-        match whole
-            .to_str()
-            .is_some_and(|text| !text.contains(char::is_control))
-        {
-            true => Ok(Self::Image(whole)),
-            false => Err(failed(&std::io::Error::other("its name is no text"))),
-        }
+        super::disk::look(path).map(Self::Image)
     }
 }
 
@@ -97,15 +90,15 @@ impl Files {
             Fault::new(Code::Guest, format!("cannot make the machine's {what}")).because(error)
         };
         let memory = |name: &str| -> Result<File, Fault> {
-            // QEMU opens them by the number, so they stay open in it.
-            let made = rustix::fs::memfd_create(name, MemfdFlags::empty());
+            let made = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC);
             made.map(File::from)
                 .map_err(|errno| failed("files", &errno.into()))
         };
         let (initrd, status) = (memory("divvy-initrd")?, memory("divvy-status")?);
         let mut archive = Archive::new(BufWriter::new(&initrd));
         let mut add = |path: &str, from: &Path, mode: u32| -> Result<(), Fault> {
-            let bytes = std::fs::read(from).map_err(|error| {
+            const MOST: u64 = 1 << 30;
+            let bytes = plain(from, MOST).map_err(|error| {
                 Fault::new(Code::VmHost, format!("cannot read `{}`", from.display())).because(&error)
             })?;
             archive
@@ -136,7 +129,8 @@ impl Files {
             .map_err(written)?;
         if let System::Folder(root) = system {
             // The kernel unpacks what it has in memory already, so there is room for half.
-            tree::add(&mut archive, root, ROOT, Bytes(args.memory.0 / 2))?;
+            let most = (args.memory.0 / 2).min(super::half_left(&Sysroot::at("/")));
+            tree::add(&mut archive, root, ROOT, Bytes(most))?;
         }
         archive.end().map_err(written)?.flush().map_err(written)?;
         Ok(Self {
@@ -145,6 +139,20 @@ impl Files {
             status,
             disk,
         })
+    }
+
+    /// Lets the program that is started next have the files: QEMU opens them by their numbers.
+    pub(super) fn hand_over(&self) -> std::io::Result<()> {
+        for file in [&self.initrd, &self.status] {
+            rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the machine said more than any answer: it would go on filling this host's memory.
+    pub(super) fn says_too_much(&self) -> bool {
+        const MOST: u64 = 1 << 16;
+        self.status.metadata().is_ok_and(|found| found.len() > MOST)
     }
 
     pub(super) fn kernel(&self) -> Kernel {
@@ -233,6 +241,12 @@ fn kernel(args: &Args) -> Result<(PathBuf, PathBuf), Fault> {
         )
         .hint("name one with --kernel, and the folder of its modules with --modules")
     })?;
+    if found.to_str().is_none() {
+        return Err(Fault::new(
+            Code::Usage,
+            format!("the name of the kernel `{}` is no text", found.display()),
+        ));
+    }
     Ok((found, folder))
 }
 
@@ -244,8 +258,9 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>, Fault> {
             format!("`ldd` does not say what {} is loaded with", program.display()),
         )
     };
-    let output = Command::new("ldd")
+    let output = Command::new(super::programs::find("ldd").ok_or_else(failed)?)
         .arg(program)
+        .env_clear()
         .output()
         .map_err(|error| failed().because(&error))?;
     if !output.status.success() {
