@@ -55,10 +55,17 @@ pub fn exported(symbol: Symbol) -> Option<*const c_void> {
 ///
 /// Each export is an `extern "C"` function of the symbol's own type. A panic behind it becomes `CUDA_ERROR_UNKNOWN`
 /// and prints nothing. The crate needs `unsafe` allowed and nothing else.
+///
+/// `export_table!(TABLE, through [a_crate::through]);` has a macro write what each export does:
+/// `through! { cuInit (Flags: u32) -> CUresult = FUNCTION }`, of which the last is the table's function.
 #[macro_export]
 macro_rules! export_table {
     ($table:path) => {
         $crate::driver_functions! { [$crate::export_functions] $table, guarded }
+        $crate::driver_functions! { [$crate::register_exports_at_load] }
+    };
+    ($table:path, through $macro:tt) => {
+        $crate::driver_functions! { [$crate::export_functions] $table, $macro }
         $crate::driver_functions! { [$crate::register_exports_at_load] }
     };
 }
@@ -94,7 +101,7 @@ macro_rules! register_exports_at_load {
 #[macro_export]
 macro_rules! export_functions {
     (
-        [$table:path, $guarded:ident]
+        [$table:path, $guarded:tt]
         $($name:ident ($public:literal, $since:literal, $stream:ident) ($($parameter:ident: $of:ty),*);)*
     ) => {
         $($crate::export_function! { $guarded $table, $name ($($parameter: $of),*) -> $crate::CUresult })*
@@ -117,6 +124,18 @@ macro_rules! export_function {
                 // SAFETY: the arguments are handed on as they came; the caller vouches for them.
                 unsafe { FUNCTION($($parameter),*) }
             })
+        }
+    };
+    ([$($macro:tt)+] $table:path, $name:ident ($($parameter:ident: $of:ty),*) -> $result:ty) => {
+        /// The library's function of this name.
+        ///
+        /// # Safety
+        /// As NVIDIA's reference says of this function.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn $name($($parameter: $of),*) -> $result {
+            const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $result = $table.$name;
+            $($macro)+! { $name ($($parameter: $of),*) -> $result = FUNCTION }
         }
     };
     (unguarded $table:path, $name:ident ($($parameter:ident: $of:ty),*) -> $result:ty) => {

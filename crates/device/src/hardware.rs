@@ -290,6 +290,12 @@ impl Hardware {
         }
     }
 
+    /// Device memory that this process holds, in bytes. It takes no place for that.
+    pub fn own_bytes(&self) -> u64 {
+        let joined = self.joined.get();
+        joined.and_then(|joined| joined.slot.used()).unwrap_or(0)
+    }
+
     /// Device memory that no living process holds, in bytes.
     pub fn free_bytes(&self) -> u64 {
         let Ok(slot) = self.join() else { return 0 };

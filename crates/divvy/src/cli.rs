@@ -112,7 +112,7 @@ pub enum Verb {
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Args),
-    /// Develop CUDA programs without a GPU: check, profile
+    /// Develop CUDA programs without a GPU: check, profile, trace
     Emulate(emulate::Args),
     /// Compile CUDA programs that run on emulated devices too, with NVIDIA's nvcc
     Nvcc(nvcc::Args),

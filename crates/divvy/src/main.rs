@@ -8,6 +8,7 @@ mod context;
 mod empty;
 mod env;
 mod flags;
+mod folder;
 mod habits;
 mod output;
 mod report;

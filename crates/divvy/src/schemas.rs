@@ -46,6 +46,7 @@ schemas! {
     Slice
     SliceList
     Topology
+    TraceSummary
     Usage
     VgpuList
     VisibleDevices

@@ -104,6 +104,7 @@ fn every_document_is_as_its_schema_says() {
         &["run", "--observe", "--dry-run", "--", "true"],
         &["emulate", "check", "--", "true"],
         &["emulate", "profile", "--", "true"],
+        &["emulate", "trace", "--", "true"],
         &[
             "k8s",
             "plan",

@@ -17,7 +17,7 @@ use crate::pool::MemoryPool;
 use crate::stream::Stream;
 use crate::texture::Objects;
 use crate::visible::{Present, visible};
-use crate::{Result, check, fork, memop, pool, profile};
+use crate::{Result, check, fork, memop, pool, profile, trace};
 use divvy_abi::*;
 use divvy_device::inventory::{self, DeviceFacts};
 use divvy_device::memory::charge::Charged;
@@ -125,6 +125,7 @@ pub fn initialise() -> Result {
         defaults.push(Defaults::new(&device, &pools));
         devices.push(Arc::new(device));
     }
+    trace::begin(&devices);
     let (addresses, contexts) = (Arc::<Addresses>::default(), Arc::<Handles<Context>>::default());
     let graphs = Graphs::new(devices.clone(), Arc::clone(&addresses), Arc::clone(&pools));
     let objects = Arc::<Objects>::default();

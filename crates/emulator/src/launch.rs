@@ -15,6 +15,7 @@ use crate::pool::{self, MemoryPool};
 use crate::profile::{self, Counted};
 use crate::stream::Queue;
 use crate::texture::{self, Object, Objects};
+use crate::trace;
 use divvy_abi::*;
 use divvy_device::engine::client::Running;
 use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
@@ -139,7 +140,10 @@ pub fn submit(
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     check(&function, &geometry)?;
-    queue.run_on_engine(move |running| run(launcher, &function, &geometry, &params, running));
+    let traced = trace::kernel(queue.place(), &function, &geometry);
+    queue.run_kernel(traced, move |running| {
+        run(launcher, &function, &geometry, &params, running)
+    });
     Ok(())
 }
 

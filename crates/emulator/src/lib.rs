@@ -34,6 +34,7 @@ mod print;
 mod profile;
 mod stream;
 mod texture;
+mod trace;
 mod visible;
 
 pub use api::TABLE;

@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::context::Context;
 use crate::order::{StreamId, StreamKind};
+use crate::trace::{self, Traced};
 use divvy_device::engine::client::Running;
 use divvy_device::exec::task::{Task, Work};
 use std::sync::Arc;
@@ -53,23 +54,30 @@ pub struct Queue {
 }
 
 /// Work that takes the engine of a context's device, unless the context has failed by then.
-pub fn engine_work(context: &Arc<Context>, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Work {
+pub fn engine_work(
+    context: &Arc<Context>,
+    traced: Traced,
+    run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static,
+) -> Work {
     let context = Arc::clone(context);
     let engine = Arc::clone(&context.device.engine);
-    engine.work(
-        move |running| {
-            if context.check().is_ok() { run(running) } else { 0 }
-        },
-    )
+    engine.work(move |running| {
+        if context.check().is_err() {
+            return 0;
+        }
+        let start_ns = running.is_modelled().then_some(running.start_ns);
+        trace::run_on_engine(traced, start_ns, || run(running), || context.check().is_err())
+    })
 }
 
 impl Queue {
     /// Appends work that runs on a thread of the pool, unless the context has failed by then.
     pub fn run_later(&self, run: impl FnOnce() + Send + 'static) -> Arc<Task> {
         let context = Arc::clone(&self.context);
+        let traced = trace::work(self.place());
         self.submit(Work::Pool(Box::new(move || {
             if context.check().is_ok() {
-                run();
+                trace::run(traced, run);
             }
         })))
     }
@@ -77,7 +85,16 @@ impl Queue {
     /// Appends work that takes the device's engine, unless the context has failed by then. It gives the engine time it
     /// takes, in nanoseconds.
     pub fn run_on_engine(&self, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Arc<Task> {
-        self.submit(engine_work(&self.context, run))
+        self.submit(engine_work(&self.context, trace::work(self.place()), run))
+    }
+
+    /// The same for a kernel.
+    pub fn run_kernel(
+        &self,
+        traced: Traced,
+        run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static,
+    ) -> Arc<Task> {
+        self.submit(engine_work(&self.context, traced, run))
     }
 
     /// Waits for the queue's turn and runs on the calling thread.
@@ -92,7 +109,7 @@ impl Queue {
         task.0.wait_turn();
         self.context.printed.show();
         self.context.check()?;
-        Ok(run())
+        Ok(trace::run(trace::work(self.place()), run))
     }
 
     /// Appends a mark.

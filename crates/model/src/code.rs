@@ -190,6 +190,8 @@ codes! {
         "The DRA driver listens in the kubelet's folder, /var/lib/kubelet on most nodes, as root. `divvy k8s dra-plugin --kubelet-dir DIR` names another one."
     75 Findings ACT "something is wrong with the program's kernels"
         "`divvy emulate check` found races, reads of memory that nothing has written, accesses outside of allocations, or barriers that only a part of a warp reaches. Its report names each place. It ends with 1 then, whatever the program's own exit status is."
+    76 OutputFile ACT "a file cannot be written"
+        "The command line names a file for what is to be written, and the file, or the disk that it is on, does not take it: its folder is missing, it is a folder, its rights forbid it, or the disk is full. The message says which."
     80 Visible ACT "no variables show these devices"
         "Each runtime reads its own variables and shows its own vendor's devices, and a CUDA program sees one MIG device at most. `divvy env explain` tells step by step what an environment shows."
     81 MigRequest USAGE "a MIG request was not understood"

@@ -183,3 +183,263 @@ for _ in range(2):
     across[4, 32](values, row)
 cuda.synchronize()
 ";
+
+/// Runs a program under the trace; the exit status, what was printed, and the JSON's events.
+fn traced(host: &Host, words: &[&str], program: &str) -> (Option<i32>, String, Vec<Value>) {
+    let python = python().expect("asked for before");
+    let file = host.folder().join("program.py");
+    fs::write(&file, program).expect("written");
+    let json = host.folder().join("trace.json");
+    let mut command = host.divvy(["emulate", "trace", "--json"]);
+    command.arg(&json).args(words).arg("--").arg(&python).arg(&file);
+    let output = finish(&mut command);
+    let text = fs::read_to_string(&json).expect("a trace");
+    let events = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    (
+        output.status.code(),
+        format!("{}{}", stdout(&output), stderr(&output)),
+        events,
+    )
+}
+
+fn of<'a>(events: &'a [Value], phase: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["ph"] == phase).collect()
+}
+
+/// Two streams and the default one, from two threads.
+const STREAMS: &str = "import threading
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def saxpy(a, x, y):
+    at = cuda.grid(1)
+    if at < x.size:
+        y[at] += a * x[at]
+
+x = cuda.to_device(np.ones(1024, np.float32))
+y = cuda.to_device(np.ones(1024, np.float32))
+one, two = cuda.stream(), cuda.stream()
+saxpy[4, 256, one](2.0, x, y)
+
+def other():
+    saxpy[4, 256, two](2.0, x, y)
+    two.synchronize()
+
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+saxpy[4, 256](2.0, x, y)
+assert y.copy_to_host()[0] == 7
+";
+
+/// What the trace event format requires of each kind of event.
+fn required(event: &Value) -> &'static [&'static str] {
+    match event["ph"].as_str().unwrap_or_default() {
+        "X" => &["name", "cat", "pid", "tid", "ts", "dur"],
+        "s" | "f" => &["name", "cat", "id", "pid", "tid", "ts"],
+        "C" => &["name", "pid", "ts", "args"],
+        "M" => &["name", "pid", "tid", "args"],
+        other => panic!("{other}: {event}"),
+    }
+}
+
+#[test]
+fn a_numba_program_is_traced_with_its_threads_streams_launches_and_memory() {
+    let Some(_) = python() else { return };
+    let host = Host::new();
+    let lines = host.folder().join("lines");
+    let words = ["--summary", "--file", lines.to_str().expect("text")];
+    let (status, printed, events) = traced(&host, &words, STREAMS);
+    assert_eq!(status, Some(0), "{printed}");
+    for event in &events {
+        for field in required(event) {
+            assert!(!event[field].is_null(), "{field} of {event}");
+        }
+        let times = [&event["ts"], &event["dur"]];
+        assert!(
+            times
+                .iter()
+                .all(|time| time.as_f64().is_none_or(|time| time >= 0.0)),
+            "{event}"
+        );
+    }
+    let slices = of(&events, "X");
+    let kernels: Vec<_> = slices.iter().filter(|slice| slice["cat"] == "kernel").collect();
+    assert_eq!(kernels.len(), 3);
+    let tracks: std::collections::BTreeSet<_> = kernels.iter().map(|kernel| kernel["tid"].as_u64()).collect();
+    assert_eq!(tracks.len(), 3, "a track for each stream");
+    for kernel in &kernels {
+        assert!(
+            kernel["name"].as_str().is_some_and(|name| name.contains("saxpy")),
+            "{kernel}"
+        );
+        assert_eq!(kernel["args"]["grid"], serde_json::json!([4, 1, 1]));
+    }
+    // An arrow leads from a launch, on its thread, to each kernel.
+    let arrows: Vec<(&Value, &Value)> = of(&events, "s")
+        .into_iter()
+        .filter_map(|from| {
+            let to = of(&events, "f").into_iter().find(|to| to["id"] == from["id"])?;
+            Some((from, to))
+        })
+        .filter(|(_, to)| {
+            kernels
+                .iter()
+                .any(|kernel| (&kernel["tid"], &kernel["ts"]) == (&to["tid"], &to["ts"]))
+        })
+        .collect();
+    assert_eq!(arrows.len(), 3);
+    for (from, _) in &arrows {
+        let call = slices
+            .iter()
+            .find(|call| (&call["tid"], &call["ts"]) == (&from["tid"], &from["ts"]))
+            .unwrap_or_else(|| panic!("{from}"));
+        assert!(
+            call["name"]
+                .as_str()
+                .is_some_and(|name| name.starts_with("cuLaunchKernel")),
+            "{call}"
+        );
+    }
+    let threads: std::collections::BTreeSet<_> =
+        arrows.iter().map(|(from, _)| from["tid"].as_u64()).collect();
+    assert_eq!(threads.len(), 2, "two threads launched");
+    let used = of(&events, "C");
+    assert!(
+        used.iter().any(|used| used["args"]["bytes"].as_u64() > Some(0)),
+        "{used:?}"
+    );
+    let allocated = slices
+        .iter()
+        .find(|call| call["name"] == "cuMemAlloc_v2")
+        .expect("an allocation");
+    assert_eq!(allocated["args"]["bytesize"], "4096");
+    assert_eq!(allocated["args"]["result"], "CUDA_SUCCESS");
+
+    let lines = fs::read_to_string(lines).expect("lines");
+    assert!(lines.contains("bytesize=4096) = CUDA_SUCCESS <"), "{lines}");
+    assert!(
+        lines.contains("<<<(4,1,1), (256,1,1), 0>>> device 0, stream null <device "),
+        "{lines}"
+    );
+    assert!(!lines.contains("cuGetProcAddress"), "{lines}");
+    assert!(
+        printed.contains("FUNCTION") && printed.contains("cuLaunchKernel"),
+        "{printed}"
+    );
+}
+
+/// The program is killed while it waits for a kernel that never ends.
+const KILLED: &str = "import os, subprocess, numpy as np
+from numba import cuda
+
+@cuda.jit
+def wait(flag):
+    while flag[0] == 0:
+        cuda.threadfence()
+
+flag = cuda.to_device(np.zeros(1, np.int32))
+wait[1, 1](flag)
+subprocess.Popen(['sh', '-c', f'sleep 1; kill -9 {os.getpid()}'])
+cuda.synchronize()
+";
+
+#[test]
+fn a_killed_program_leaves_a_trace_with_the_call_that_it_was_in() {
+    let Some(_) = python() else { return };
+    let host = Host::new();
+    let (status, printed, events) = traced(&host, &[], KILLED);
+    assert_eq!(status, Some(128 + 9), "{printed}");
+    let slices = of(&events, "X");
+    let open: Vec<_> = slices
+        .iter()
+        .filter(|slice| slice["cat"] == "unfinished")
+        .collect();
+    assert!(
+        open.iter().any(|call| call["name"] == "cuCtxSynchronize"),
+        "{open:?}"
+    );
+    assert!(slices.iter().any(|slice| slice["name"] == "cuMemAlloc_v2"));
+}
+
+/// A program, a child that is another program, and a child that is not: CUDA refuses it.
+const CHILDREN: &str = "import os, subprocess, sys, numpy as np
+from numba import cuda
+x = cuda.to_device(np.ones(1024, np.float32))
+if len(sys.argv) == 1:
+    subprocess.run([sys.executable, sys.argv[0], 'child'], check=True)
+    if os.fork() == 0:
+        from cuda.bindings import driver
+        assert driver.cuMemGetInfo()[0] != 0
+        os._exit(0)
+    os.wait()
+";
+
+#[test]
+fn children_are_traced_by_themselves() {
+    let Some(_) = python() else { return };
+    let host = Host::new();
+    let (status, printed, events) = traced(&host, &["--only", "cuMem*"], CHILDREN);
+    assert_eq!(status, Some(0), "{printed}");
+    let slices = of(&events, "X");
+    let allocated = slices.iter().filter(|call| call["name"] == "cuMemAlloc_v2");
+    let owners: std::collections::BTreeSet<_> = allocated.map(|call| call["pid"].as_u64()).collect();
+    assert_eq!(owners.len(), 2, "{slices:?}");
+    let refused = slices.iter().find(|call| {
+        call["name"] == "cuMemGetInfo_v2" && call["args"]["result"] == "CUDA_ERROR_NOT_INITIALIZED"
+    });
+    let refused = refused.unwrap_or_else(|| panic!("{slices:?}"));
+    assert!(!owners.contains(&refused["pid"].as_u64()), "a process of its own");
+    assert!(slices.iter().all(|call| {
+        call["cat"] == "work"
+            || call["name"]
+                .as_str()
+                .is_some_and(|name| name.starts_with("cuMem"))
+    }));
+}
+
+#[test]
+fn a_full_disk_and_a_missing_folder_are_said_and_the_program_runs_to_its_end() {
+    let host = Host::new();
+    let output = finish(&mut host.divvy(["emulate", "trace", "--json", "/no/such/trace.json", "--", "true"]));
+    assert!(
+        stderr(&output).contains("mkdir -p /no/such"),
+        "{}",
+        stderr(&output)
+    );
+    let output = finish(&mut host.divvy(["emulate", "profile", "--flame", "/no/such/x.svg", "--", "true"]));
+    assert!(
+        stderr(&output).contains("mkdir -p /no/such"),
+        "{}",
+        stderr(&output)
+    );
+    let output = finish(&mut host.divvy(["emulate", "trace", "--only", "cuMemAllok", "--", "true"]));
+    assert!(
+        stderr(&output).contains("`cuMemAlloc` is one"),
+        "{}",
+        stderr(&output)
+    );
+    let output = finish(&mut host.divvy([
+        "emulate",
+        "trace",
+        "--json",
+        "/dev/full",
+        "--",
+        "echo",
+        "to its end",
+    ]));
+    assert!(
+        stdout(&output).contains("to its end") && stderr(&output).contains("the disk is full"),
+        "{}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+    assert_ne!(output.status.code(), Some(0));
+    let output = finish(&mut host.divvy(["emulate", "trace", "--", "true"]));
+    assert!(
+        stderr(&output).contains("nothing was traced"),
+        "{}",
+        stderr(&output)
+    );
+}

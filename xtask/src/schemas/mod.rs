@@ -131,6 +131,10 @@ const KINDS: &[(&str, Body)] = &[
         "Topology",
         List("crates/divvy/src/verbs/gpu/topology.rs", "Place"),
     ),
+    (
+        "TraceSummary",
+        Of("crates/divvy/src/verbs/emulate/trace/summary.rs", "Summary"),
+    ),
     ("Usage", Of("crates/divvy/src/verbs/top/picture.rs", "Picture")),
     ("VgpuList", Of("crates/divvy/src/verbs/gpu/vgpu.rs", "Body")),
     (

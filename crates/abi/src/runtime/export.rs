@@ -1,15 +1,16 @@
 //! Turning a runtime's table into a drop-in library's exports, each with the version that NVIDIA's library gives it.
 
 /// Exports every symbol of a runtime's `Table` constant from the cdylib that invokes it:
-/// `export_runtime_table!(runtime13_functions, divvy_cudart::TABLE_13, "libcudart.so.13");`.
+/// `export_runtime_table!(runtime13_functions, divvy_cudart::TABLE_13, "libcudart.so.13", through [divvy_trace::through]);`.
 ///
 /// The exports carry the symbol version that programs linked with NVIDIA's library ask for: without one the loader
 /// prints a warning. A version is given in assembly, and its name is declared by a version script of the crate's build
-/// script. A panic behind an export becomes `cudaErrorUnknown` and prints nothing.
+/// script. A panic behind an export becomes `cudaErrorUnknown` and prints nothing: the macro behind `through` sees to
+/// that, which writes what each export does (as for [`export_table!`](crate::export_table)).
 #[macro_export]
 macro_rules! export_runtime_table {
-    ($functions:ident, $table:path, $version:literal) => {
-        $crate::$functions! { [$crate::export_runtime_functions] $table, $version }
+    ($functions:ident, $table:path, $version:literal, through $macro:tt) => {
+        $crate::$functions! { [$crate::export_runtime_functions] $table, $version, $macro }
 
         #[used]
         #[unsafe(link_section = ".init_array")]
@@ -21,23 +22,20 @@ macro_rules! export_runtime_table {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_runtime_functions {
-    ([$table:path, $version:literal] $($name:ident ($($parameter:ident: $of:ty),*) -> $result:ty;)*) => {
-        $($crate::export_runtime_function! { $table, $version, $name ($($parameter: $of),*) -> $result })*
+    ([$table:path, $version:literal, $macro:tt] $($name:ident ($($parameter:ident: $of:ty),*) -> $result:ty;)*) => {
+        $($crate::export_runtime_function! { $macro $table, $version, $name ($($parameter: $of),*) -> $result })*
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! export_runtime_function {
-    ($table:path, $version:literal, $name:ident ($($parameter:ident: $of:ty),*) -> $result:ty) => {
+    ([$($macro:tt)+] $table:path, $version:literal, $name:ident ($($parameter:ident: $of:ty),*) -> $result:ty) => {
         #[allow(non_snake_case)]
         mod $name {
             unsafe extern "C" fn guarded($($parameter: $of),*) -> $result {
                 const FUNCTION: unsafe extern "C-unwind" fn($($of),*) -> $result = $table.$name;
-                $crate::guard(|| {
-                    // SAFETY: the arguments are handed on as they came; the caller vouches for them.
-                    unsafe { FUNCTION($($parameter),*) }
-                })
+                $($macro)+! { $name ($($parameter: $of),*) -> $result = FUNCTION }
             }
 
             // The jump leaves every argument where it is. `@@@` renames the label: the export has no other name.

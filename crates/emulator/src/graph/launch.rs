@@ -12,6 +12,7 @@ use crate::launch::Launcher;
 use crate::memop;
 use crate::order::StreamKind;
 use crate::stream::{Queue, Stream, engine_work};
+use crate::trace::{self, Place, Traced};
 use divvy_abi::*;
 use divvy_device::exec::task::{self, Task};
 use std::sync::{Arc, Weak};
@@ -43,6 +44,7 @@ pub fn launch(exec: &Arc<Exec>, queue: &Queue, stream: Option<Weak<Stream>>, on:
         on,
         context: Arc::clone(&queue.context),
         stream,
+        place: queue.place(),
     };
     let mut ends = launch.submit(&state.plan, &[start]);
     if !exec.memory.shared.is_empty() {
@@ -163,6 +165,8 @@ struct Launch {
     context: Arc<Context>,
     /// The stream, where it can be destroyed: waits for words of memory end with it.
     stream: Option<Weak<Stream>>,
+    /// The stream, for records.
+    place: Place,
 }
 
 impl Launch {
@@ -216,16 +220,17 @@ impl Launch {
             Work::Kernel(kernel) => {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
-                let run = engine_work(&context, move |running| kernel.run(launcher, running));
+                let traced = trace::kernel(self.place, &kernel.function, &kernel.geometry);
+                let run = engine_work(&context, traced, move |running| kernel.run(launcher, running));
                 Task::submit(&before, run)
             }
-            Work::Memcpy(copy) => {
+            Work::Memcpy(copy) => run(&before, &copy.context, trace::work(self.place), {
                 let copy = copy.clone();
-                run(&before, Arc::clone(&copy.context), move || copy.run(arrays))
-            }
+                move || copy.run(arrays)
+            }),
             Work::Memset(fill) => {
                 let fill = fill.clone();
-                let run = engine_work(&fill.context, {
+                let run = engine_work(&fill.context, trace::work(self.place), {
                     let fill = fill.clone();
                     move |_| fill.run()
                 });
@@ -233,7 +238,7 @@ impl Launch {
             }
             Work::Host(HostWork { function, data, .. }) => {
                 let (function, data) = (*function, *data);
-                run(&before, Arc::clone(&self.context), move || {
+                run(&before, &self.context, trace::work(self.place), move || {
                     // SAFETY: the program gave a function of this type, and vouches for its data while the graph runs.
                     unsafe { function(data as *mut c_void) };
                 })
@@ -244,10 +249,16 @@ impl Launch {
 }
 
 /// A task that does nothing if its context has failed by then.
-fn run(before: &[Arc<Task>], context: Arc<Context>, body: impl FnOnce() + Send + 'static) -> Arc<Task> {
+fn run(
+    before: &[Arc<Task>],
+    context: &Arc<Context>,
+    traced: Traced,
+    body: impl FnOnce() + Send + 'static,
+) -> Arc<Task> {
+    let context = Arc::clone(context);
     let run = move || {
         if context.check().is_ok() {
-            body();
+            trace::run(traced, body);
         }
     };
     Task::submit(before, task::Work::Pool(Box::new(run)))

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 
 use divvy_model::{Code, Fault, Selector};
 
+use super::Emulated;
 use super::report::{self, CheckReport};
-use super::{Emulated, Folder};
 use crate::context::Context;
 use crate::flags::parse;
+use crate::folder::PrivateFolder;
 use crate::output::{self, Format};
 
 /// Flags of `divvy emulate check`.
@@ -35,7 +36,7 @@ pub struct Args {
 
 /// Runs the program and prints what was found.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let folder = Folder::new()?;
+    let folder = PrivateFolder::new("emulate")?;
     let (pages, found) = (folder.with("pages")?, folder.with("found")?);
     let program = Emulated {
         device: args.device.as_ref(),

@@ -4,12 +4,11 @@ mod check;
 mod flame;
 mod profile;
 mod report;
+mod trace;
 
 use std::ffi::OsString;
-use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use divvy_agent::launch::emulation;
@@ -23,7 +22,8 @@ use crate::context::{Context, enter_command};
 #[command(before_help = "Examples:
   divvy emulate check -- ./saxpy
   divvy emulate check --leaks -- python program.py
-  divvy emulate profile --flame flame.svg -- ./saxpy")]
+  divvy emulate profile --flame flame.svg -- ./saxpy
+  divvy emulate trace --json trace.json -- ./saxpy")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -37,6 +37,8 @@ enum Verb {
     Check(check::Args),
     /// Run a program on an emulated device, and count what each line of its kernels does
     Profile(profile::Args),
+    /// Run a program on an emulated device, and show its CUDA calls and kernels as they happen
+    Trace(trace::Args),
 }
 
 /// Does it; the exit status.
@@ -44,6 +46,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     match &args.verb {
         Verb::Check(args) => check::run(args, context),
         Verb::Profile(args) => profile::run(args, context),
+        Verb::Trace(args) => trace::run(args, context),
     }
 }
 
@@ -61,6 +64,11 @@ struct Emulated<'a> {
 impl Emulated<'_> {
     /// Runs it; the exit status as a shell has it. `folder` is for the devices' pages.
     fn run(&self, folder: &Path, context: &Context) -> Result<u8, Fault> {
+        self.run_beside(folder, context, || {})
+    }
+
+    /// The same. `beside` starts what is to go on beside it, on a thread that takes no signals.
+    fn run_beside(&self, folder: &Path, context: &Context, beside: impl FnOnce()) -> Result<u8, Fault> {
         let specification = match self.device {
             Some(Selector::Emulated(product)) => product.clone(),
             Some(other) => {
@@ -94,40 +102,8 @@ impl Emulated<'_> {
             command.stdout(Stdio::from(errors));
         }
         let mut child = command.spawn().map_err(cannot)?;
+        beside();
         let status = watch.wait(&mut child, &mut [])?;
         Ok(exit_code(status))
-    }
-}
-
-/// A folder that no other user can enter. It goes when this is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Fault> {
-        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let name = format!("divvy-emulate-{}-{}", std::process::id(), since.subsec_nanos());
-        let path = std::env::temp_dir().join(name);
-        // It must not be there yet: another user may have made it.
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| {
-            Fault::new(Code::Internal, format!("cannot make `{}`", path.display())).because(&error)
-        })?;
-        Ok(Self(path))
-    }
-
-    /// A folder in it.
-    fn with(&self, name: &str) -> Result<PathBuf, Fault> {
-        let path = self.0.join(name);
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| {
-            Fault::new(Code::Internal, format!("cannot make `{}`", path.display())).because(&error)
-        })?;
-        Ok(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone = fs::remove_dir_all(&self.0);
     }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault, Selector};
 use serde::{Deserialize, Serialize};
 
-use super::{Emulated, Folder, flame};
+use super::{Emulated, flame};
 use crate::context::Context;
 use crate::flags::parse;
+use crate::folder::{PrivateFolder, cannot_write, output_file};
 use crate::output::{self, Format};
 use crate::table::Table;
 
@@ -41,7 +43,8 @@ pub struct Args {
 
 /// Runs the program and prints what was counted.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let folder = Folder::new()?;
+    let picture = args.flame.as_deref().map(output_file).transpose()?;
+    let folder = PrivateFolder::new("emulate")?;
     let (pages, counted) = (folder.with("pages")?, folder.with("counted")?);
     let program = Emulated {
         device: args.device.as_ref(),
@@ -51,10 +54,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     };
     let status = program.run(&pages, context)?;
     let profile = KernelProfile::read(&counted, status)?;
-    if let Some(file) = &args.flame {
-        std::fs::write(file, flame::picture(&profile)).map_err(|error| {
-            Fault::new(Code::Internal, format!("cannot write `{}`", file.display())).because(&error)
-        })?;
+    if let (Some(mut file), Some(path)) = (picture, &args.flame) {
+        file.write_all(flame::picture(&profile).as_bytes())
+            .map_err(|error| cannot_write(path, &error))?;
     }
     if !output::document(context.format, "KernelProfile", &profile)? {
         output::print(&in_words(&profile, args.lines))?;

@@ -1,9 +1,7 @@
 //! `divvy run --device tcp://HOST:PORT/0`: a program of this host on a device of another one.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use divvy_agent::launch::remote_environment;
@@ -14,6 +12,7 @@ use divvy_tunnel::near::Session;
 
 use super::join;
 use crate::context::{Context, enter_command};
+use crate::folder::PrivateFolder;
 use crate::report::remark;
 
 /// A device of another host, and what is asked for of it.
@@ -52,8 +51,8 @@ pub fn run(asked: &Asked<'_>, context: &Context) -> Result<u8, Fault> {
     let run = context.run_dir()?;
     // Threads and the program inherit the mask of signals.
     let watch = Watch::begin()?;
-    let folder = Folder::new()?;
-    let relay = session.relay(&folder.0)?;
+    let folder = PrivateFolder::new("remote")?;
+    let relay = session.relay(folder.path())?;
     let outcome = with_device(&run, relay.socket(), asked.command, &watch);
     if relay.is_cut() {
         remark(&format!("the connection to {server} was cut"));
@@ -71,27 +70,4 @@ fn with_device(run: &RunDir, socket: &Path, command: &[OsString], watch: &Watch)
         })?;
     let status = watch.wait(&mut child, &mut [])?;
     Ok(exit_code(status))
-}
-
-/// A folder that no other user can enter. It goes when this is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Fault> {
-        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let name = format!("divvy-remote-{}-{}", std::process::id(), since.subsec_nanos());
-        let path = std::env::temp_dir().join(name);
-        // It must not be there yet: another user may have made it.
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| {
-            Fault::new(Code::Internal, format!("cannot make `{}`", path.display())).because(&error)
-        })?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone = fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,0 +1,111 @@
+//! What `divvy emulate trace` is told of: work of streams, devices, and device memory in use. The calls themselves are recorded
+//! where the drop-in exports them (`divvy_trace::through`).
+//!
+//! Where a process is not traced, [`Traced`] is None everywhere, and work is submitted as it is.
+
+use crate::driver::driver;
+use crate::launch::Geometry;
+use crate::module::Function;
+use crate::stream::Queue;
+use divvy_device::Device;
+use divvy_device::clock;
+use divvy_trace::{Kernel, Operation};
+use std::sync::Arc;
+
+/// Work of a stream that is to be recorded.
+pub type Traced = Option<Box<Operation>>;
+
+/// At `cuInit`: the devices, and how to ask for memory in use.
+pub fn begin(devices: &[Arc<Device>]) {
+    for device in devices {
+        divvy_trace::device(device.ordinal as u32, device.facts.profile.name);
+    }
+    divvy_trace::memory_by(|| {
+        let devices = driver().map_or(&[][..], |driver| &driver.devices);
+        devices.iter().map(|device| device.hardware.own_bytes()).collect()
+    });
+}
+
+/// The stream that work goes to.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    device: u32,
+    context: u64,
+    stream: u64,
+    handle: u64,
+}
+
+impl Queue {
+    /// It, for records.
+    pub fn place(&self) -> Place {
+        Place {
+            device: self.context.device.ordinal as u32,
+            context: self.context.id,
+            stream: self.id,
+            handle: self.stream,
+        }
+    }
+}
+
+/// Work that the call of this thread puts into a stream.
+pub fn work(place: Place) -> Traced {
+    let origin = divvy_trace::origin()?;
+    Some(Box::new(Operation {
+        tid: origin.tid,
+        called: origin.begin,
+        call: origin.name.into(),
+        number: origin.number,
+        device: place.device,
+        context: place.context,
+        stream: place.stream,
+        handle: place.handle,
+        ..Operation::default()
+    }))
+}
+
+/// A kernel that the call of this thread puts into a stream.
+pub fn kernel(place: Place, function: &Function, geometry: &Geometry) -> Traced {
+    let mut traced = work(place)?;
+    traced.kernel = Some(Kernel {
+        name: function.kernel().name.clone(),
+        grid: geometry.grid,
+        block: geometry.block,
+        shared: geometry.shared_bytes,
+        cooperative: geometry.cooperative,
+    });
+    Some(traced)
+}
+
+/// Runs work, which is recorded when it has ended.
+pub fn run<T>(traced: Traced, work: impl FnOnce() -> T) -> T {
+    let Some(mut traced) = traced else { return work() };
+    traced.begin = clock::now_ns();
+    let begun = clock::real_ns();
+    let answer = work();
+    traced.host_ns = clock::real_ns() - begun;
+    traced.end = clock::now_ns();
+    divvy_trace::operation(*traced);
+    answer
+}
+
+/// The same for work of the engine: where its time is modelled, it lasts what the model says. `has_failed` is asked when it
+/// has ended.
+pub fn run_on_engine(
+    traced: Traced,
+    modelled_start_ns: Option<u64>,
+    work: impl FnOnce() -> u64,
+    has_failed: impl FnOnce() -> bool,
+) -> u64 {
+    let Some(mut traced) = traced else { return work() };
+    traced.begin = modelled_start_ns.unwrap_or_else(clock::now_ns);
+    let begun = clock::real_ns();
+    let length_ns = work();
+    traced.host_ns = clock::real_ns() - begun;
+    traced.end = match modelled_start_ns {
+        Some(start_ns) => start_ns + length_ns,
+        None => clock::now_ns(),
+    };
+    traced.failed = has_failed();
+    divvy_trace::operation(*traced);
+    length_ns
+}
