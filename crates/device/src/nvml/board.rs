@@ -29,7 +29,7 @@ pub struct Board {
     pub temperatures: [u32; 3],
     /// Highest temperature in operation, in degrees Celsius.
     pub temperature_max: u32,
-    /// NVLinks to the switches of a server (product briefs: 900 and 600 GB/s, 50 GB/s each).
+    /// NVLinks to the switches of a server (product briefs: 300, 600 and 900 GB/s, 50 GB/s each; 1,800 of a B200, 100 each).
     pub nvlinks: u32,
 }
 
@@ -49,6 +49,13 @@ const H100: Board = Board {
 };
 
 const H200: Board = Board {
+    bar1_bytes: 256 * GIB,
+    ..H100
+};
+
+const B200: Board = Board {
+    architecture: NVML_DEVICE_ARCH_BLACKWELL,
+    power_limit_mw: 1_000_000,
     bar1_bytes: 256 * GIB,
     ..H100
 };
@@ -77,6 +84,52 @@ const A30: Board = Board {
     // Its links lead to a bridge between two cards, which is not there.
     nvlinks: 0,
     ..A100_40
+};
+
+const A10: Board = Board {
+    power_limit_mw: 150_000,
+    power_idle_mw: 15_000,
+    bar1_bytes: 32 * GIB,
+    nvlinks: 0,
+    ..A100_40
+};
+
+const A40: Board = Board {
+    power_limit_mw: 300_000,
+    bar1_bytes: 64 * GIB,
+    ..A30
+};
+
+const L40S: Board = Board {
+    architecture: NVML_DEVICE_ARCH_ADA,
+    power_limit_mw: 350_000,
+    ..A40
+};
+
+const RTX_4090: Board = Board {
+    architecture: NVML_DEVICE_ARCH_ADA,
+    brand: NVML_BRAND_GEFORCE,
+    power_limit_mw: 450_000,
+    power_limit_min_mw: 150_000,
+    power_idle_mw: 20_000,
+    bar1_bytes: 256 << 20,
+    temperatures: [32, 97, 100],
+    temperature_max: 90,
+    nvlinks: 0,
+    ..A100_40
+};
+
+const V100: Board = Board {
+    architecture: NVML_DEVICE_ARCH_VOLTA,
+    brand: NVML_BRAND_TESLA,
+    power_limit_mw: 300_000,
+    power_limit_min_mw: 150_000,
+    power_idle_mw: 40_000,
+    pcie_generation: 3,
+    bar1_bytes: 16 * GIB,
+    temperatures: [32, 87, 90],
+    temperature_max: 83,
+    nvlinks: 6,
 };
 
 const L4: Board = Board {
@@ -114,6 +167,12 @@ pub fn brand(product: &str) -> Option<u32> {
 pub fn board(profile: &Profile) -> &'static Board {
     match profile.key {
         "h200" => &H200,
+        "b200" => &B200,
+        "a10" => &A10,
+        "a40" => &A40,
+        "l40s" => &L40S,
+        "rtx4090" => &RTX_4090,
+        "v100" => &V100,
         "a100-40gb" => &A100_40,
         "a100-80gb" => &A100_80,
         "a30" => &A30,

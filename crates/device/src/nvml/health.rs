@@ -11,17 +11,23 @@ fn remaps_rows(device: &DeviceFacts) -> bool {
     board(device.profile).architecture >= NVML_DEVICE_ARCH_AMPERE
 }
 
+fn ecc(device: &DeviceFacts) -> nvmlEnableState_t {
+    match device.profile.has_ecc() {
+        true => NVML_FEATURE_ENABLED,
+        false => NVML_FEATURE_DISABLED,
+    }
+}
+
 nvml_entry! {
     fn nvmlDeviceGetEccMode(device: Device, current: Out<nvmlEnableState_t>, pending: Out<nvmlEnableState_t>) {
-        device.get()?;
+        let mode = ecc(device.get()?);
         pending.required()?;
-        current.set(NVML_FEATURE_ENABLED)?;
-        pending.set(NVML_FEATURE_ENABLED)
+        current.set(mode)?;
+        pending.set(mode)
     }
 
     fn nvmlDeviceGetDefaultEccMode(device: Device, mode: Out<nvmlEnableState_t>) {
-        device.get()?;
-        mode.set(NVML_FEATURE_ENABLED)
+        mode.set(ecc(device.get()?))
     }
 
     fn nvmlDeviceGetTotalEccErrors(

@@ -69,7 +69,7 @@ fn limit(profile: &Profile, number: u32) -> Option<i32> {
     Some(value as i32)
 }
 
-/// Texture and surface extents: the same for every compute capability of 7.5 and above.
+/// Texture and surface extents: the same for every compute capability of 7.0 and above.
 #[allow(clippy::match_same_arms, reason = "a table by number")]
 fn texture(number: u32) -> Option<i32> {
     Some(match number {
@@ -106,6 +106,7 @@ fn texture(number: u32) -> Option<i32> {
 
 fn identity(profile: &Profile, pci: PciAddress, number: u32) -> Option<i32> {
     Some(match number {
+        32 => i32::from(profile.has_ecc()),
         33 => i32::from(pci.bus),
         34 => i32::from(pci.device),
         50 => i32::from(pci.domain),
@@ -127,7 +128,6 @@ fn capability(number: u32) -> Option<i32> {
         15 // copies overlap kernels
         | 19 // mapped host memory
         | 31 // concurrent kernels
-        | 32 // ECC
         | 41 // unified addressing
         | 78 // stream priorities
         | 79 | 80 // first-level caches

@@ -95,6 +95,20 @@ pub const PROFILES: &[Profile] = &[
         pci_device_id: 0x2335,
     },
     Profile {
+        key: "b200",
+        name: "NVIDIA B200",
+        memory_bytes: 183_359 * MIB,
+        sm_count: 148,
+        compute_capability: (10, 0),
+        clock_khz: 1_965_000,
+        memory_clock_khz: 3_996_000,
+        memory_bus_bits: 7680,
+        l2_bytes: 253 << 19,
+        single_to_double_ratio: 2,
+        copy_engines: 3,
+        pci_device_id: 0x2901,
+    },
+    Profile {
         key: "a100-40gb",
         name: "NVIDIA A100-SXM4-40GB",
         memory_bytes: 40_960 * MIB,
@@ -137,6 +151,34 @@ pub const PROFILES: &[Profile] = &[
         pci_device_id: 0x20b7,
     },
     Profile {
+        key: "a10",
+        name: "NVIDIA A10",
+        memory_bytes: 23_028 * MIB,
+        sm_count: 72,
+        compute_capability: (8, 6),
+        clock_khz: 1_695_000,
+        memory_clock_khz: 6_251_000,
+        memory_bus_bits: 384,
+        l2_bytes: 6 << 20,
+        single_to_double_ratio: 64,
+        copy_engines: 2,
+        pci_device_id: 0x2236,
+    },
+    Profile {
+        key: "a40",
+        name: "NVIDIA A40",
+        memory_bytes: 46_068 * MIB,
+        sm_count: 84,
+        compute_capability: (8, 6),
+        clock_khz: 1_740_000,
+        memory_clock_khz: 7_251_000,
+        memory_bus_bits: 384,
+        l2_bytes: 6 << 20,
+        single_to_double_ratio: 64,
+        copy_engines: 2,
+        pci_device_id: 0x2235,
+    },
+    Profile {
         key: "l4",
         name: "NVIDIA L4",
         memory_bytes: 23_034 * MIB,
@@ -151,6 +193,34 @@ pub const PROFILES: &[Profile] = &[
         pci_device_id: 0x27b8,
     },
     Profile {
+        key: "l40s",
+        name: "NVIDIA L40S",
+        memory_bytes: 46_068 * MIB,
+        sm_count: 142,
+        compute_capability: (8, 9),
+        clock_khz: 2_520_000,
+        memory_clock_khz: 9_001_000,
+        memory_bus_bits: 384,
+        l2_bytes: 96 << 20,
+        single_to_double_ratio: 64,
+        copy_engines: 2,
+        pci_device_id: 0x26b9,
+    },
+    Profile {
+        key: "rtx4090",
+        name: "NVIDIA GeForce RTX 4090",
+        memory_bytes: 24_564 * MIB,
+        sm_count: 128,
+        compute_capability: (8, 9),
+        clock_khz: 2_520_000,
+        memory_clock_khz: 10_501_000,
+        memory_bus_bits: 384,
+        l2_bytes: 72 << 20,
+        single_to_double_ratio: 64,
+        copy_engines: 2,
+        pci_device_id: 0x2684,
+    },
+    Profile {
         key: "t4",
         name: "Tesla T4",
         memory_bytes: 15_360 * MIB,
@@ -163,6 +233,20 @@ pub const PROFILES: &[Profile] = &[
         single_to_double_ratio: 32,
         copy_engines: 3,
         pci_device_id: 0x1eb8,
+    },
+    Profile {
+        key: "v100",
+        name: "Tesla V100-SXM2-16GB",
+        memory_bytes: 16_384 * MIB,
+        sm_count: 80,
+        compute_capability: (7, 0),
+        clock_khz: 1_530_000,
+        memory_clock_khz: 877_000,
+        memory_bus_bits: 4096,
+        l2_bytes: 6 << 20,
+        single_to_double_ratio: 2,
+        copy_engines: 6,
+        pci_device_id: 0x1db1,
     },
 ];
 
@@ -197,7 +281,13 @@ impl Profile {
         self.key == POCL.key
     }
 
-    /// Compute capability as the two digits of `sm_NN`.
+    /// Whether errors of its memory are corrected, unless an administrator turns that off. On GeForce it is off until one
+    /// turns it on.
+    pub fn has_ecc(&self) -> bool {
+        !self.name.contains("GeForce")
+    }
+
+    /// Compute capability as the digits of `sm_NN`.
     pub fn sm(&self) -> u32 {
         self.compute_capability.0 * 10 + self.compute_capability.1
     }
@@ -206,9 +296,11 @@ impl Profile {
     /// Capability").
     pub fn limits(&self) -> Limits {
         let (threads_per_sm, blocks_per_sm, shared_kib, optin_kib, reserved) = match self.compute_capability {
-            (9, _) => (2048, 32, 228, 227, 1024),
+            (9 | 10, _) => (2048, 32, 228, 227, 1024),
             (8, 0) => (2048, 32, 164, 163, 1024),
+            (8, 6) => (1536, 16, 100, 99, 1024),
             (8, _) => (1536, 24, 100, 99, 1024),
+            (7, 0) => (2048, 32, 96, 96, 0),
             _ => (1024, 16, 64, 64, 0),
         };
         Limits {

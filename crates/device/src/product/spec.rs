@@ -407,7 +407,9 @@ mod tests {
     #[test]
     fn refusals_say_what_to_write() {
         let refusal = |spec: &str| parse(spec).unwrap_err().to_string();
-        assert!(refusal("b9000").contains("h100, h200, a100-40gb, a100-80gb, a30, l4, t4, or pocl"));
+        assert!(refusal("b9000").contains(
+            "h100, h200, b200, a100-40gb, a100-80gb, a30, a10, a40, l4, l40s, rtx4090, t4, v100, or pocl"
+        ));
         assert_eq!(parse("h100*0"), Err(SpecError::BadCount("0".into())));
         assert_eq!(
             parse("h100*99999999999999999999"),

@@ -22,14 +22,20 @@ struct TenantAnswers {
 }
 
 /// Products that are emulated, and what a card of that kind calls itself.
-const PRODUCTS: [(&str, &str); 7] = [
+const PRODUCTS: [(&str, &str); 13] = [
+    ("NVIDIA B200", "b200"),
     ("H200", "h200"),
     ("H100 80GB", "h100"),
     ("A100-SXM4-80GB", "a100-80gb"),
     ("A100-SXM4-40GB", "a100-40gb"),
     ("A30", "a30"),
+    ("A10", "a10"),
+    ("A40", "a40"),
+    ("L40S", "l40s"),
+    ("RTX 4090", "rtx4090"),
     ("NVIDIA L4", "l4"),
     ("Tesla T4", "t4"),
+    ("V100-SXM2-16GB", "v100"),
 ];
 
 /// Answers by the first word of their names, and what they are of.
@@ -193,11 +199,13 @@ mod tests {
         for (name, spec) in [
             ("NVIDIA L4", Some("l4")),
             ("NVIDIA L40", None),
-            ("NVIDIA L40S", None),
+            ("NVIDIA L40S", Some("l40s")),
             ("NVIDIA RTX A3000", None),
             ("NVIDIA A30", Some("a30")),
             ("NVIDIA H100 80GB HBM3", Some("h100")),
             ("NVIDIA GH200 480GB", None),
+            ("NVIDIA A10G", None),
+            ("NVIDIA GeForce RTX 4090", Some("rtx4090")),
             ("NVIDIA H200", Some("h200")),
             ("NVIDIA A100-SXM4-40GB", Some("a100-40gb")),
             ("Tesla T4", Some("t4")),
