@@ -199,10 +199,12 @@ mod tests {
     fn every_product_has_a_board_of_its_generation() {
         for profile in PROFILES {
             let expected = match profile.compute_capability {
+                (7, 0) => NVML_DEVICE_ARCH_VOLTA,
                 (7, 5) => NVML_DEVICE_ARCH_TURING,
-                (8, 0) => NVML_DEVICE_ARCH_AMPERE,
+                (8, 0 | 6) => NVML_DEVICE_ARCH_AMPERE,
                 (8, 9) => NVML_DEVICE_ARCH_ADA,
                 (9, 0) => NVML_DEVICE_ARCH_HOPPER,
+                (10, 0) => NVML_DEVICE_ARCH_BLACKWELL,
                 other => panic!("{}: no board for {other:?}", profile.key),
             };
             let board = board(profile);
