@@ -94,9 +94,12 @@ pub fn usage_in(directory: &Path, id: &str) -> Result<Usage, HardwareError> {
     if id.starts_with("MIG-") {
         return match mig::find(directory, uuid) {
             None => Ok(Usage::default()),
-            Some((_, gpu_instance, compute_instance, memory)) => {
-                of_instance(directory, memory, uuid, (gpu_instance, compute_instance))
-            }
+            Some(placed) => of_instance(
+                directory,
+                placed.memory(),
+                uuid,
+                (placed.outer.id, placed.compute.id),
+            ),
         };
     }
     let state = Store::of(directory, uuid).read().map_err(HardwareError::Mig)?;

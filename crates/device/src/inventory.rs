@@ -184,7 +184,7 @@ pub fn devices(spec: &str, run_directory: &Path) -> Result<Vec<DeviceFacts>, Spe
 /// A specification that is not understood.
 pub fn granted_devices(granted: &Granted) -> Result<Vec<DeviceFacts>, SpecError> {
     let mut found = devices(&granted.spec, &granted.run_directory)?;
-    found.retain(|facts| granted.uuids.contains(&facts.uuid));
+    found.retain(|facts| granted.has(facts.uuid));
     for (index, facts) in found.iter_mut().enumerate() {
         facts.index = index;
     }

@@ -153,7 +153,7 @@ pub fn pages_of(directory: &Path, id: &str) -> Vec<Uuid> {
     match (Uuid::parse(id), id.starts_with("MIG-")) {
         (Some(uuid), false) => vec![uuid],
         (Some(uuid), true) => {
-            mig::find(directory, uuid).map_or_else(Vec::new, |(_, _, _, memory)| vec![uuid, memory])
+            mig::find(directory, uuid).map_or_else(Vec::new, |placed| vec![uuid, placed.memory()])
         }
         (None, _) => Vec::new(),
     }

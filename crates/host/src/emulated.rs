@@ -112,18 +112,7 @@ fn record(facts: &DeviceFacts, mig_mode: Option<bool>, run_dir: &Path) -> Device
 /// # Errors
 /// [`Code::RunDir`] when the folder cannot be made.
 pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str]) -> Result<Grant, Fault> {
-    if let Some(instance) = uuids.iter().find(|uuid| uuid.starts_with("MIG-")) {
-        return Err(Fault::new(
-            Code::RunDir,
-            format!("{instance} is a MIG instance of an emulated device, which containers cannot have"),
-        )
-        .hint("a slice of an emulated device without MIG can be given to containers"));
-    }
-    let uuids: Vec<_> = uuids
-        .iter()
-        .filter_map(|uuid| divvy_device::Uuid::parse(uuid))
-        .collect();
-    divvy_device::grant(folder, run_dir, spec, &uuids).map_err(|error| {
+    divvy_device::grant(folder, run_dir, spec, uuids).map_err(|error| {
         Fault::new(Code::RunDir, "cannot share the emulated device with containers").because(&error)
     })
 }
@@ -131,8 +120,7 @@ pub fn grant_emulated(folder: &Path, run_dir: &Path, spec: &str, uuids: &[&str])
 /// The devices that [`grant_emulated`] wrote into this folder; none where it made none there.
 #[must_use]
 pub fn granted_emulated(folder: &Path) -> Vec<String> {
-    let granted = divvy_device::granted_in(folder);
-    granted.iter().map(ToString::to_string).collect()
+    divvy_device::granted_in(folder)
 }
 
 /// The UUIDs by which a device's pages are asked for: its own, and that of its GPU instance's memory.

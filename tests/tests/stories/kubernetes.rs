@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use divvy_tests::api_server::ApiServer;
 use divvy_tests::dra::Driver;
-use divvy_tests::host::{Host, finish, stderr};
+use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::kubelet::Kubelet;
 use divvy_tests::wait::until;
 use divvy_tests::{GIB, MIB};
@@ -175,6 +175,66 @@ fn two_pods_have_slices_of_one_device() {
         drop(tenant);
     }
     for (name, uid, _) in claims {
+        driver.unprepare("v1", name, uid).expect("taken back");
+    }
+    assert!(host.slices().is_empty() && cdi_files(&host) == 0);
+}
+
+/// The same on a GPU that is divided: a pod has a whole instance, and another one a part of the instance beside it.
+#[test]
+fn two_pods_have_instances_of_one_gpu() {
+    let host = Host::new();
+    let image = image(&host);
+    let Some(kubelet) = Kubelet::new(&host, &image) else {
+        return;
+    };
+    let instances = "3g.40gb,1g.10gb:6";
+    let divided = ["mig", "apply", "--device", "0", "--yes", "--instances", instances];
+    succeeded(&finish(&mut host.divvy(divided)));
+    let server = ApiServer::start(false);
+    let driver = Driver::start(&host, &server);
+    let named = |kind: &str, profile: &str| -> String {
+        let of = |one: &Value, name: &str| one["attributes"][name]["string"].as_str().map(str::to_owned);
+        until("the instances are published", || {
+            let offered = server.devices();
+            let found = offered.iter().find(|one| {
+                of(one, "type").as_deref() == Some(kind) && of(one, "profile").as_deref() == Some(profile)
+            })?;
+            Some(found["name"].as_str()?.to_owned())
+        })
+    };
+    let mut whole = result(&named("mig", "3g.40gb"), "unused", "1Gi", 0);
+    let whole_has = whole.as_object_mut().expect("a result");
+    whole_has.remove("shareID");
+    whole_has.remove("consumedCapacity");
+    let part = result(&named("mig-shared", "1g.10gb"), "s-b", "1Gi", 0);
+    let mut pods: Vec<_> = [("a", "u-a", whole), ("b", "u-b", part)]
+        .into_iter()
+        .map(|(name, uid, result)| {
+            server.allocate(name, uid, &json!([result]), &json!([]));
+            let prepared = driver.prepare("v1", name, uid).expect("prepared");
+            let pod = kubelet.pod(name, &[]);
+            let (_, tenant) = kubelet.tenant_with(&pod, "main", &prepared[0].cdi);
+            (pod, tenant)
+        })
+        .collect();
+    let (_, all) = pods[0].1.memory();
+    assert!((39 * GIB..41 * GIB).contains(&all), "{all}");
+    assert_eq!(pods[1].1.memory(), (GIB, GIB));
+    for (_, tenant) in &mut pods {
+        assert_eq!(tenant.allocate(700 * MIB), Ok(()));
+        assert!(tenant.copies());
+    }
+    assert!(pods[1].1.allocate(700 * MIB).is_err(), "the claim has 1 GiB");
+    assert_eq!(pods[0].1.allocate(GIB), Ok(()));
+    // Nothing is divided again under them.
+    let again = ["mig", "apply", "--device", "0", "--yes", "--instances", "7g.80gb"];
+    assert!(!finish(&mut host.divvy(again)).status.success());
+    for (pod, tenant) in pods {
+        kubelet.remove(&pod);
+        drop(tenant);
+    }
+    for (name, uid) in [("a", "u-a"), ("b", "u-b")] {
         driver.unprepare("v1", name, uid).expect("taken back");
     }
     assert!(host.slices().is_empty() && cdi_files(&host) == 0);

@@ -35,6 +35,29 @@ impl Instance {
     }
 }
 
+/// Where a compute instance is, in the numbers of its GPU's division.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed {
+    /// The GPU.
+    pub gpu: Uuid,
+    /// Its GPU instance, without what is inside.
+    pub outer: GpuInstance,
+    /// The compute instance in it.
+    pub compute: ComputeInstance,
+}
+
+impl Placed {
+    /// Names the memory.
+    pub fn memory(&self) -> Uuid {
+        gpu_instance_uuid(self.gpu, &self.outer)
+    }
+
+    /// Names the compute instance.
+    pub fn uuid(&self) -> Uuid {
+        compute_instance_uuid(self.memory(), &self.compute)
+    }
+}
+
 /// Names a GPU instance. The name follows from its properties, so the same one made again has the same name. Another
 /// one at the same place has another name.
 pub fn gpu_instance_uuid(gpu: Uuid, instance: &GpuInstance) -> Uuid {

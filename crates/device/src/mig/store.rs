@@ -1,7 +1,8 @@
 //! The file that holds a device's division, and the lock that changes wait for.
 
-use super::facts::{compute_instance_uuid, gpu_instance_uuid};
-use super::state::{Malformed, State, VERSION};
+use super::facts::Placed;
+use super::state::{GpuInstance, Malformed, State, VERSION};
+use crate::granted::granted;
 use crate::product::identity::Uuid;
 use rustix::fs::{FlockOperation, flock};
 use std::fmt;
@@ -57,6 +58,7 @@ impl std::error::Error for StoreError {}
 #[derive(Clone, Debug)]
 pub struct Store {
     path: PathBuf,
+    gpu: Uuid,
 }
 
 /// A lock on a division; its holder sees no change made by others.
@@ -70,11 +72,15 @@ impl Store {
     pub fn of(run_directory: &Path, gpu: Uuid) -> Store {
         Store {
             path: run_directory.join(format!("emulated-{gpu}.{VERSION}{SUFFIX}")),
+            gpu,
         }
     }
 
-    /// The division as it is now. A device that was never divided has no file.
+    /// The division as it is now. A device that was never divided has no file. A container has what it was granted.
     pub fn read(&self) -> Result<State, StoreError> {
+        if let Some(granted) = granted() {
+            return Ok(granted.division(self.gpu));
+        }
         match fs::read(&self.path) {
             Ok(bytes) => State::parse(&String::from_utf8_lossy(&bytes))
                 .map_err(|why| StoreError::Malformed(self.path.clone(), why)),
@@ -119,6 +125,10 @@ impl Store {
 
     fn lock(&self, how: FlockOperation) -> Result<Locked, StoreError> {
         let path = self.path.with_extension("mig-lock");
+        if granted().is_some() {
+            // The host's division is not a container's to change.
+            return Err(StoreError::Io(path, ErrorKind::PermissionDenied.into()));
+        }
         let mut open = OpenOptions::new();
         let file = open
             .write(true)
@@ -144,9 +154,12 @@ impl Store {
 
 const SUFFIX: &str = ".mig";
 
-/// Which GPU of a run directory holds the compute instance of this UUID, and its ids there. The result is the GPU, the
-/// GPU instance, the compute instance, and the UUID that names the memory.
-pub fn find(run_directory: &Path, instance: Uuid) -> Option<(Uuid, u32, u32, Uuid)> {
+/// Where in a run directory the compute instance of this UUID is; in a container, among those that it was granted.
+pub fn find(run_directory: &Path, instance: Uuid) -> Option<Placed> {
+    if let Some(granted) = granted() {
+        let mut all = granted.instances.iter();
+        return all.find(|placed| placed.uuid() == instance).cloned();
+    }
     let end = format!(".{VERSION}{SUFFIX}");
     for entry in fs::read_dir(run_directory).ok()?.flatten() {
         let name = entry.file_name();
@@ -160,11 +173,17 @@ pub fn find(run_directory: &Path, instance: Uuid) -> Option<(Uuid, u32, u32, Uui
             continue;
         };
         for held in &state.instances {
-            let memory = gpu_instance_uuid(gpu, held);
-            let mut compute = held.compute.iter();
-            if let Some(compute) = compute.find(|compute| compute_instance_uuid(memory, compute) == instance)
-            {
-                return Some((gpu, held.id, compute.id, memory));
+            let placed = |compute: &_| Placed {
+                gpu,
+                outer: GpuInstance {
+                    compute: Vec::new(),
+                    ..held.clone()
+                },
+                compute: *compute,
+            };
+            let mut all = held.compute.iter().map(placed);
+            if let Some(found) = all.find(|placed| placed.uuid() == instance) {
+                return Some(found);
             }
         }
     }
