@@ -104,6 +104,8 @@ pub(crate) struct Known {
     accounts: Accounts,
     /// The use by processes that have ended, by device.
     dead: HashMap<String, Dead>,
+    /// The use of all processes together at the last look, by device, as far as the driver tells it in all.
+    totals: HashMap<String, u64>,
     /// Until then, looks come fast.
     hunts_until: u64,
     /// From then on, all processes of supervised slices are noted again.
@@ -210,6 +212,7 @@ impl Supervisor {
         if supervised.is_empty() {
             known.register = Register::default();
             known.dead.clear();
+            known.totals.clear();
             self.show_frozen(freezer, &known.accounts.all);
             return CALM;
         }
@@ -249,6 +252,8 @@ impl Supervisor {
                 }
                 continue;
             };
+            let total = sight.total();
+            let is_told = known.totals.insert(device.uuid.clone(), total) != Some(total);
             let opens = Opens::of(self.run.path(), device, self.nodes);
             let sight = sight.sorted(|pid, told| known.register.whose(pid, told, &slices, &opens));
             let of_dead = sight
@@ -287,6 +292,7 @@ impl Supervisor {
                     slices: &slices,
                     at,
                     has_ended: !is_there(record),
+                    is_told,
                 };
                 let nothing = OfSlice::default();
                 let seen = sight.by_slice.get(&record.id).unwrap_or(&nothing);

@@ -104,6 +104,15 @@ impl Sight {
         })
     }
 
+    /// The use of all living processes together, in nanoseconds, as far as it is told in all.
+    pub fn total(&self) -> u64 {
+        let totals = self.used.iter().map(|(_, used)| match used {
+            Used::Total(total) => *total,
+            Used::Rate(_) => 0,
+        });
+        totals.fold(0, u64::saturating_add)
+    }
+
     /// By slice, where `whose` vouches for the process.
     pub fn sorted(self, mut whose: impl FnMut(u32, Told) -> Whose) -> Sorted {
         let mut known: HashMap<u32, Whose> = HashMap::new();

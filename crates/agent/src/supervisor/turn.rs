@@ -32,6 +32,8 @@ pub(super) struct Turn<'a> {
     pub at: u64,
     /// The slice has ended, and processes of it live.
     pub has_ended: bool,
+    /// The driver told something new of the device's use.
+    pub is_told: bool,
 }
 
 impl Turn<'_> {
@@ -151,6 +153,9 @@ impl Turn<'_> {
         };
         self.account.share = charge.share;
         let pays = self.account.time.pays();
+        if self.is_told {
+            self.account.time.note_told();
+        }
         let ran = self.account.is_frozen[1] && self.freezer.went_on(&self.record.id);
         let step = self.account.time.look(&time::Look {
             at: self.at,

@@ -138,6 +138,8 @@ pub(crate) struct Time {
     is_sampled: bool,
     /// The longest time for which the slice was charged and the driver's figures stood still.
     delay: Lateness,
+    /// Behind the last look the driver told something new of some process on the device: it is not late.
+    is_told: bool,
     /// The most by which its figures grew beyond the time since the last look: they told of the time before.
     late: Lateness,
     /// On the last look both balances were above their bounds.
@@ -182,6 +184,12 @@ impl Time {
     /// Whether it said that launches were in flight, and none were while it was stopped.
     pub fn is_untrue(&self) -> bool {
         self.outlasting.is_untrue()
+    }
+
+    /// The driver tells something new at the look that comes, of whichever slice's process. A slice that leaves its lease unused would
+    /// else look like one whose figures are late, and have the charge for it later.
+    pub fn note_told(&mut self) {
+        self.is_told = true;
     }
 
     /// Takes the figures of a look.
@@ -334,6 +342,7 @@ impl Time {
             }
         }
         let moved = used > 0 || before.is_none();
+        let is_silent = !std::mem::replace(&mut self.is_told, false) && !moved;
         let moved_at = match &before {
             Some(before) if !moved => before.moved_at,
             _ => look.at,
@@ -352,7 +361,7 @@ impl Time {
         let charged = look.charged.saturating_sub(before.charged);
         // A driver that tells late tells of all the time since it last told, and of no more.
         let told_of = look.at.saturating_sub(before.moved_at);
-        if charged > 0 && !moved && !self.is_sampled && !self.frozen {
+        if charged > 0 && is_silent && !self.is_sampled && !self.frozen {
             self.delay.note(told_of, look.at);
         }
         self.late.note(used.saturating_sub(time), look.at);

@@ -3,8 +3,8 @@
 use divvy_model::SliceRecord;
 use rustix::process::Signal;
 
-use super::whole::{MS, Says, Whole, lives, supervised};
-use super::{Shell, is_stopped};
+use super::whole::{DEVICE, MS, Says, Whole, lives, supervised};
+use super::{Shell, is_stopped, until};
 use crate::api::events::EventKind;
 use crate::decide::supervise::time::Used;
 
@@ -49,8 +49,10 @@ impl<'a> Program<'a> {
                 ..Says::nothing()
             };
             self.whole.look(records, says);
-            // The kernel does what it was told.
-            std::thread::sleep(std::time::Duration::from_millis(2));
+            // The kernel does what it was told: a process that has not stopped yet would look like one that another continues.
+            let of = (SLICE.to_owned(), DEVICE.to_owned());
+            let is_frozen = self.whole.supervisor.lock().accounts.all[&of].is_frozen[1];
+            until(|| !lives(self.pid) || is_stopped(self.pid) == is_frozen);
             if is_continued {
                 let pid = rustix::process::Pid::from_raw(self.pid.cast_signed()).expect("a number");
                 let _may_have_ended = rustix::process::kill_process(pid, Signal::CONT);

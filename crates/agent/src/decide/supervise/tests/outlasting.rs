@@ -352,3 +352,44 @@ fn a_driver_that_was_late_once_makes_no_test_longer_for_ever() {
         assert!(delayed.longest_stop <= 12_000, "{} ms", delayed.longest_stop);
     }
 }
+
+/// It leaves a lease of eight seconds unused. Beside a neighbour whose figures come, its own are not taken for late.
+#[test]
+fn a_lease_that_is_left_unused_is_not_had_later_past_the_gate() {
+    const PERIOD: u64 = 27_000;
+    let mut time = Time::default();
+    let (mut total, mut charged, mut is_stopped, mut next) = (0, 0, false, 0);
+    let mut had: Vec<u64> = Vec::new();
+    for at in (0..10 * PERIOD).step_by(10) {
+        if at >= next {
+            let used = [(id(1), Used::Total(total * MS))];
+            time.note_told();
+            let step = time.look(&Look {
+                at: at * MS,
+                used: &used,
+                dead: 0,
+                charged: charged * MS,
+                outlasted: 0,
+                ran: false,
+                share: 3000,
+                counts: true,
+                is_open: false,
+            });
+            match step {
+                Step::Freeze(_) => is_stopped = true,
+                Step::Thaw => is_stopped = false,
+                Step::Nothing | Step::Test => {}
+                Step::Fails => panic!("it stands still, at {at}"),
+            }
+            next = at + if time.is_watched() { 100 } else { 250 };
+        }
+        let of_period = at % PERIOD;
+        charged += if of_period < 8000 { 10 } else { 0 };
+        let uses = !is_stopped && (12_000..17_300).contains(&of_period);
+        total += if uses { 10 } else { 0 };
+        had.push(if uses { 10 } else { 0 });
+    }
+    let windows = had.windows(500).map(|window| window.iter().sum::<u64>());
+    let most = windows.max().expect("some");
+    assert!(most <= 2000, "{most} ms of five seconds");
+}
