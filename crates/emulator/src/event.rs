@@ -1,6 +1,7 @@
 //! Events: marks in streams, with the device clock's time at which they were reached.
 
 use crate::Result;
+use crate::check;
 use crate::context::Context;
 use crate::graph::edge::Before;
 use divvy_abi::*;
@@ -51,6 +52,9 @@ impl Event {
         flags: u32,
         shared: Arc<SharedEvent>,
     ) -> Arc<Event> {
+        if let Some(checker) = check::on() {
+            checker.strands.unknown();
+        }
         Event::with(handle, context, flags, Some(shared))
     }
 
@@ -107,7 +111,13 @@ impl Event {
     pub fn is_done(&self) -> bool {
         match &self.shared {
             Some(shared) => shared.is_done(shared.newest()),
-            None => self.mark().is_none_or(|mark| mark.is_done()),
+            None => self.mark().is_none_or(|mark| {
+                let is_done = mark.is_done();
+                if is_done {
+                    mark.is_heard_of();
+                }
+                is_done
+            }),
         }
     }
 

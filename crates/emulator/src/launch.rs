@@ -141,20 +141,22 @@ pub fn submit(
     }
     check(&function, &geometry)?;
     let traced = trace::kernel(queue.place(), &function, &geometry);
+    let number = check::launch((queue.context.id, queue.id));
     queue.run_kernel(traced, move |running| {
-        run(launcher, &function, &geometry, &params, running)
+        run(launcher, &function, &geometry, &params, running, number)
     });
     Ok(())
 }
 
 /// Executes a checked launch on the calling thread; a failure stays with the context. The engine time it takes, in
-/// nanoseconds.
+/// nanoseconds. `number` is what [`check::launch`] gave it.
 pub fn run(
     launcher: &Launcher,
     function: &Function,
     geometry: &Geometry,
     params: &[u8],
     running: &Running<'_>,
+    number: u32,
 ) -> u64 {
     let context = &function.instance.context;
     let view = View {
@@ -204,13 +206,7 @@ pub fn run(
     };
     let program = &function.instance.program;
     let ended = if let Some(checker) = check::on() {
-        let watch = Launched::new(
-            checker,
-            program.module(),
-            launch.kernel,
-            launch.grid,
-            launch.block,
-        );
+        let watch = Launched::new(checker, &function.instance, launch.kernel, geometry, number);
         let ended = launcher.engine.run_watched(program, &launch, &watch);
         watch.ended(ended.as_ref().err());
         ended

@@ -296,6 +296,10 @@ pub fn submit(
         };
         return Task::submit(before, Work::Pool(Box::new(run)));
     }
+    // What wrote the word comes before, and nothing here tells what that was.
+    if let Some(checker) = check::on() {
+        checker.strands.unknown();
+    }
     let task = Task::submit(before, Work::Caller);
     watch(Running {
         task: Arc::clone(&task),

@@ -3,6 +3,7 @@
 //! The legacy default stream waits for every blocking stream and every blocking stream waits for it;
 //! non-blocking streams take no part. The per-thread default streams are blocking streams.
 
+use crate::check;
 use divvy_device::exec::task::{Task, Work};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,13 +38,16 @@ impl Order {
     pub fn submit(&self, stream: StreamId, kind: StreamKind, also: &[Arc<Task>], work: Work) -> Arc<Task> {
         let mut streams = self.lock();
         // A stream that has nothing to wait for needs no entry; without this, streams made and dropped would add up.
-        if streams.len() > PRUNE_ABOVE {
+        let prunes = check::on().is_none();
+        if prunes && streams.len() > PRUNE_ABOVE {
             streams.retain(|_, (_, last)| !last.is_done());
         }
         let mut before = also.to_vec();
         match kind {
             StreamKind::Legacy => {
-                streams.retain(|_, (_, last)| !last.is_done());
+                if prunes {
+                    streams.retain(|_, (_, last)| !last.is_done());
+                }
                 let ordered = streams
                     .values()
                     .filter(|(kind, _)| *kind != StreamKind::NonBlocking);

@@ -140,6 +140,11 @@ impl Queue {
 
     /// Whether everything in the queue is done.
     pub fn is_idle(&self) -> bool {
-        self.context.order.tail(self.id).iter().all(|task| task.is_done())
+        let tail = self.context.order.tail(self.id);
+        let is_idle = tail.iter().all(|task| task.is_done());
+        if is_idle {
+            tail.iter().for_each(|task| task.is_heard_of());
+        }
+        is_idle
     }
 }

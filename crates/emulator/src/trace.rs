@@ -30,8 +30,10 @@ pub fn begin(devices: &[Arc<Device>]) {
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
     device: u32,
-    context: u64,
-    stream: u64,
+    /// Its context's id.
+    pub context: u64,
+    /// Its id in the context.
+    pub stream: u64,
     handle: u64,
 }
 

@@ -149,8 +149,16 @@ impl Entered {
 fn text(function: &str, argument: &Given, given: &[Given], succeeded: bool) -> String {
     let mut text = String::new();
     let role = role(function, argument.name, argument.of);
-    // Kernels' parameters are lists without a length, of pointers without a type.
-    let is_untyped = ["kernelParams", "extra", "args"].contains(&argument.name);
+    // Lists without a length, of pointers without a type; code and variables that are declared as texts.
+    let is_untyped = [
+        "kernelParams",
+        "extra",
+        "args",
+        "hostFun",
+        "hostVar",
+        "deviceAddress",
+    ]
+    .contains(&argument.name);
     let how = How {
         of: argument.of,
         role,

@@ -9,7 +9,7 @@
 use super::pool::Pool;
 use crate::clock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// What a task does when its turn comes.
@@ -22,6 +22,21 @@ pub enum Work {
     Engine(Box<dyn FnOnce(Arc<Task>) + Send>),
     /// Runs on the thread that waits for its turn with [`Task::wait_turn`] and then calls [`Task::finish`].
     Caller,
+}
+
+/// What is told of tasks, where their order matters.
+pub trait Observer: Sync {
+    /// A task is submitted behind others, and has not begun.
+    fn submitted(&self, before: &[Arc<Task>], task: &Arc<Task>);
+    /// A thread has waited for a task, or asked and heard that it is done.
+    fn waited(&self, task: &Task);
+}
+
+static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
+
+/// Has an observer told of all tasks from here on. There is one in a process.
+pub fn observe(observer: &'static dyn Observer) {
+    let _first = OBSERVER.set(observer);
 }
 
 /// A node of the graph.
@@ -94,6 +109,9 @@ impl Task {
                 inner.after_done.push(Arc::clone(&task));
             }
         }
+        if let Some(observer) = OBSERVER.get() {
+            observer.submitted(before, &task);
+        }
         release(vec![
             Step::Done(Arc::clone(&task)),
             Step::Executed(Arc::clone(&task)),
@@ -101,9 +119,17 @@ impl Task {
         task
     }
 
+    /// Tells the observer that the program knows what was before this task to be over.
+    pub fn is_heard_of(&self) {
+        if let Some(observer) = OBSERVER.get() {
+            observer.waited(self);
+        }
+    }
+
     /// Blocks until it is this task's turn to run on the calling thread.
     pub fn wait_turn(&self) {
         self.wait(|state| state != State::Waiting);
+        self.is_heard_of();
     }
 
     /// Whether it is this task's turn to be run by a caller that then calls [`Task::finish`].
@@ -114,6 +140,7 @@ impl Task {
     /// Blocks until the task is done.
     pub fn wait_done(&self) {
         self.wait(|state| matches!(state, State::Done { .. }));
+        self.is_heard_of();
     }
 
     /// Blocks until the task is done, or until `deadline`; whether it is done.

@@ -4,6 +4,7 @@ use super::args::{Callback, Handle, Out};
 use super::context::GREATEST_PRIORITY;
 use super::current;
 use super::stream_name::{PER_THREAD_STREAM, StreamName};
+use crate::check;
 use crate::driver::driver;
 use crate::graph::capture::Target;
 use crate::graph::work::{self as graph, HostWork};
@@ -150,7 +151,11 @@ fn host_function(stream: StreamName, function: &Callback<HostFunction>, data: u6
     let function = function.0.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     match stream.target()? {
         Target::Queue(queue) => {
+            let checked = check::on().map(|checker| (checker, checker.strands.function()));
             queue.run_later(move || {
+                if let Some((checker, number)) = checked {
+                    checker.strands.runs(number);
+                }
                 // SAFETY: the program gave a function of this type, and vouches for its data until it has run.
                 unsafe { function(data as *mut c_void) };
             });

@@ -1,58 +1,53 @@
 //! A kernel that is checked: what the engine tells of it, and what is wrong with that.
 
+use super::barrier::Arrival;
 use super::bits::Written;
 use super::findings::{Finding, Kind, Owner, Site};
+use super::identity::Identity;
 use super::memory::Memory;
-use super::race::{Access as Touched, BlockClocks, Cell, Mark, Released, Who};
+use super::race::{Access as Touched, BlockClocks, Cell, Now, Raced, Released, Who};
 use super::{Checker, an_allocation, owner_of, where_is};
-use divvy_ptx::{Access, Fault, Module, Touch, WarpAt, Watch, Window};
+use crate::launch::Geometry;
+use crate::module::Instance;
+use divvy_ptx::{Access, Fault, Touch, WarpAt, Watch, Window};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Launches beyond which what others did is forgotten.
+const MOST_LAUNCHES: usize = 4096;
 
 /// A launch that is checked.
 pub struct Launched<'a> {
     checker: &'a Checker,
-    module: &'a Module,
-    kernel: &'a str,
-    grid: [u32; 3],
-    block: [u32; 3],
+    pub identity: Arc<Identity>,
+    /// Launches that were over or running when this one began, and whether this one comes behind them.
+    known: HashMap<u32, bool>,
     state: Mutex<State>,
     /// Something was found that explains a fault.
     found: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+pub struct State {
     /// Accesses before the grid's last barrier, or of other launches, are of other eras.
     era: u32,
     /// The blocks that run, by what they run in.
-    blocks: HashMap<u64, Running>,
+    pub blocks: HashMap<u64, Running>,
     /// Words that threads synchronise by: in shared memory, by the block's slot, and in device memory (slot 0).
     words: HashMap<(u64, u64), Released>,
 }
 
 /// A block that runs.
-struct Running {
+pub struct Running {
     block: u64,
-    clocks: BlockClocks,
+    pub clocks: BlockClocks,
     shared: Written,
     cells: Vec<Cell>,
     /// Which bytes of its local memory each thread has written.
     local: HashMap<u32, Written>,
     /// By barrier: the lanes that came to it.
-    arrived: HashMap<u32, Vec<Arrival>>,
-}
-
-#[derive(Clone, Copy)]
-struct Arrival {
-    at: WarpAt,
-    /// Threads that the barrier awaits; 0 is every one of the block that has not ended.
-    count: u32,
-    waits: bool,
-    aligned: bool,
-    /// Lanes of the warp that touched memory meanwhile.
-    went_on: u32,
+    pub arrived: HashMap<u32, Vec<Arrival>>,
 }
 
 impl Running {
@@ -70,7 +65,7 @@ impl Running {
 
 impl State {
     /// The block at an instruction. What was in its slot before has ended.
-    fn running(&mut self, at: &WarpAt, warps: usize) -> &mut Running {
+    pub fn running(&mut self, at: &WarpAt, warps: usize) -> &mut Running {
         let running = self
             .blocks
             .entry(at.slot)
@@ -84,27 +79,45 @@ impl State {
 }
 
 impl<'a> Launched<'a> {
-    /// A launch of a kernel with this geometry.
+    /// A launch of a kernel with this geometry, which has this number.
     pub fn new(
         checker: &'a Checker,
-        module: &'a Module,
-        kernel: &'a str,
-        grid: [u32; 3],
-        block: [u32; 3],
+        instance: &Arc<Instance>,
+        kernel: &str,
+        geometry: &Geometry,
+        number: u32,
     ) -> Launched<'a> {
-        if checker.running.fetch_add(1, Ordering::AcqRel) == 0 {
+        let submitted = checker.strands.begin(number);
+        let runs_alone = checker.running.fetch_add(1, Ordering::AcqRel) == 0;
+        let identity = Arc::new(Identity::new(instance, kernel, geometry, submitted));
+        let mut launches = checker.launches();
+        let is_behind = |other: &Identity| {
+            let (stream, number) = (other.submitted.stream(), other.submitted.number);
+            number == 0 || identity.submitted.is_after(stream, number)
+        };
+        let mut known: HashMap<u32, bool> = launches
+            .iter()
+            .map(|(number, other)| (*number, is_behind(other)))
+            .collect();
+        // Where this one comes behind all others, or their order is not known, what they did is over.
+        let is_over = known.values().all(|is_behind| *is_behind) || checker.strands.is_unknown();
+        if runs_alone && (is_over || number == 0 || known.len() > MOST_LAUNCHES) {
             checker.memory().forget_cells();
+            launches.clear();
+            known.clear();
         }
+        if number != 0 {
+            launches.insert(number, Arc::clone(&identity));
+        }
+        drop(launches);
         let state = State {
             era: checker.next_era(),
             ..State::default()
         };
         Launched {
             checker,
-            module,
-            kernel,
-            grid,
-            block,
+            identity,
+            known,
             state: Mutex::new(state),
             found: AtomicBool::new(false),
         }
@@ -122,39 +135,29 @@ impl<'a> Launched<'a> {
         self.checker.findings.flush();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn threads(&self) -> u32 {
-        self.block.iter().product()
+    pub fn warps(&self) -> usize {
+        self.identity.threads().div_ceil(32) as usize
     }
 
-    fn warps(&self) -> usize {
-        self.threads().div_ceil(32) as usize
-    }
-
-    /// A thread at an instruction.
-    fn site(&self, who: Who, instruction: u32) -> Site {
-        let along = |n: u64, [x, y, _]: [u32; 3]| {
-            let (x, y) = (u64::from(x.max(1)), u64::from(y.max(1)));
-            [(n % x) as u32, (n / x % y) as u32, (n / x / y) as u32]
-        };
-        let place = self.module.place(instruction);
-        Site {
-            block: along(who.block, self.grid),
-            thread: along(u64::from(who.thread), self.block),
-            source: place
-                .as_ref()
-                .and_then(|place| place.source.as_ref())
-                .map(|(file, line)| format!("{file}:{line}")),
-            ptx_line: place.as_ref().map_or(0, |place| place.line),
-            instruction: place.map_or_else(String::new, |place| place.text),
-        }
+    /// Whether nothing orders another launch and this one. One that began later runs beside it.
+    fn is_beside(&self, other: u32) -> bool {
+        other != self.identity.submitted.number
+            && !self.checker.strands.is_unknown()
+            && !self.known.get(&other).copied().unwrap_or(false)
     }
 
     /// Notes what lanes do wrong at one instruction; the first of them is named.
-    fn report(&self, kind: Kind, at: &WarpAt, lanes: u32, message: impl FnOnce() -> (String, Option<Owner>)) {
+    pub fn report(
+        &self,
+        kind: Kind,
+        at: &WarpAt,
+        lanes: u32,
+        message: impl FnOnce() -> (String, Option<Owner>),
+    ) {
         let who = Who {
             block: at.block,
             thread: at.warp * 32 + lanes.trailing_zeros(),
@@ -164,45 +167,70 @@ impl<'a> Launched<'a> {
             Finding {
                 kind,
                 message,
-                kernel: Some(self.kernel.to_owned()),
-                site: Some(self.site(who, at.instruction)),
+                kernel: Some(self.identity.kernel.clone()),
+                site: Some(self.identity.site(who, at.instruction)),
                 other: None,
                 allocation,
             }
         };
-        let key = (Some(self.kernel), at.instruction, 0, None);
+        let key = (Some(self.identity.kernel.as_str()), at.instruction, 0, None);
         self.checker
             .findings
             .add(finding, kind, key, u64::from(lanes.count_ones()));
     }
 
-    fn race(&self, at: &WarpAt, lane: usize, what: String, is_write: bool, mark: Mark, other_writes: bool) {
+    fn race(&self, at: &WarpAt, lane: usize, what: &str, is_write: bool, raced: Raced) {
         let who = Who {
             block: at.block,
             thread: at.warp * 32 + lane as u32,
         };
-        let Some(other) = mark.who() else { return };
-        let finding = || {
-            let doing = |writes: bool| if writes { "write" } else { "read" };
-            let between = match (who.block == other.block, who.thread / 32 == other.thread / 32) {
-                (true, true) => "two threads of a warp, with no __syncwarp between",
-                (true, false) => "two threads of a block, with no barrier between",
-                (false, _) => "threads of two blocks, with nothing that orders them",
-            };
-            Finding {
-                kind: Kind::Race,
-                message: format!(
-                    "{} of {what} races with a {} by another thread: {between}",
-                    doing(is_write),
-                    doing(other_writes)
-                ),
-                kernel: Some(self.kernel.to_owned()),
-                site: Some(self.site(who, at.instruction)),
-                other: Some(self.site(other, mark.instruction)),
-                allocation: None,
+        let Some(other) = raced.mark.who() else { return };
+        let doing = |writes: bool| if writes { "write" } else { "read" };
+        let (is, was) = (doing(is_write), doing(raced.writes));
+        let of_other = raced
+            .launch
+            .map(|number| self.checker.launches().get(&number).cloned());
+        let message = match (
+            &of_other,
+            who.block == other.block,
+            who.thread / 32 == other.thread / 32,
+        ) {
+            (Some(launch), ..) => {
+                let kernel = launch.as_ref().map_or("another", |launch| &launch.kernel);
+                format!(
+                    "{is} of {what} races with a {was} by a launch of {kernel} in another stream: no event, no wait between"
+                )
             }
+            (None, true, true) => format!(
+                "{is} of {what} races with a {was} by another thread: two threads of a warp, with no __syncwarp between"
+            ),
+            (None, true, false) => format!(
+                "{is} of {what} races with a {was} by another thread: two threads of a block, with no barrier between"
+            ),
+            (None, false, _) => format!(
+                "{is} of {what} races with a {was} by another thread: threads of two blocks, with nothing that orders them"
+            ),
         };
-        let key = (Some(self.kernel), at.instruction, mark.instruction + 1, None);
+        let finding = || Finding {
+            kind: Kind::Race,
+            message,
+            kernel: Some(self.identity.kernel.clone()),
+            site: Some(self.identity.site(who, at.instruction)),
+            other: match &of_other {
+                None => Some(self.identity.site(other, raced.mark.instruction)),
+                Some(launch) => launch
+                    .as_ref()
+                    .map(|launch| launch.site(other, raced.mark.instruction)),
+            },
+            allocation: None,
+        };
+        let apart = raced.launch.map(|_| u64::MAX);
+        let key = (
+            Some(self.identity.kernel.as_str()),
+            at.instruction,
+            raced.mark.instruction + 1,
+            apart,
+        );
         self.checker.findings.add(finding, Kind::Race, key, 1);
     }
 
@@ -248,11 +276,11 @@ impl<'a> Launched<'a> {
             return self.report(kind, &at, at.lanes, message);
         }
         let finding = || {
-            let place = self.module.place_at_line(line);
+            let place = self.identity.module().place_at_line(line);
             Finding {
                 kind,
                 message: what,
-                kernel: Some(self.kernel.to_owned()),
+                kernel: Some(self.identity.kernel.clone()),
                 site: Some(Site {
                     source: place
                         .as_ref()
@@ -266,9 +294,12 @@ impl<'a> Launched<'a> {
                 allocation: None,
             }
         };
-        self.checker
-            .findings
-            .add(finding, kind, (Some(self.kernel), line, 0, Some(1)), 1);
+        self.checker.findings.add(
+            finding,
+            kind,
+            (Some(self.identity.kernel.as_str()), line, 0, Some(1)),
+            1,
+        );
     }
 
     /// Lanes of an access whose address is misaligned or outside, which are noted. The others are left.
@@ -471,7 +502,12 @@ impl<'a> Launched<'a> {
                     writes,
                 };
                 let before = cell.write;
-                let Some(mark) = cell.touch(era, &running.clocks, access) else {
+                let now = Now {
+                    era,
+                    launch: self.identity.submitted.number,
+                    is_beside: &|other| self.is_beside(other),
+                };
+                let Some(raced) = cell.touch(&now, &running.clocks, access) else {
                     continue;
                 };
                 // A store of what is there already changes nothing for others.
@@ -479,7 +515,6 @@ impl<'a> Launched<'a> {
                     cell.write = before;
                     continue;
                 }
-                let other_writes = mark == before;
                 let what = match touch.window {
                     Window::Shared => format!("{} bytes at {}", touch.bytes, place(touch.window, address)),
                     _ => {
@@ -494,7 +529,7 @@ impl<'a> Launched<'a> {
                         format!("{} bytes at {}{of}", touch.bytes, place(touch.window, address))
                     }
                 };
-                self.race(at, lane, what, writes, mark, other_writes);
+                self.race(at, lane, &what, writes, raced);
                 break;
             }
         }
@@ -591,63 +626,11 @@ impl Watch for Launched<'_> {
     }
 
     fn arrive(&self, at: &WarpAt, id: u32, count: u32, waits: bool, aligned: bool) {
-        let threads = self.threads();
-        if !count.is_multiple_of(32) || count > threads.next_multiple_of(32) {
-            self.report(Kind::Barrier, at, at.lanes, || {
-                let message = match count % 32 {
-                    0 => format!("barrier {id} awaits {count} threads, and the block has {threads}"),
-                    _ => format!(
-                        "barrier {id} awaits {count} threads, which is not a multiple of the warp's 32"
-                    ),
-                };
-                (message, None)
-            });
-        }
-        let warps = self.warps();
-        let mut state = self.state();
-        let arrival = Arrival {
-            at: *at,
-            count,
-            waits,
-            aligned,
-            went_on: 0,
-        };
-        state
-            .running(at, warps)
-            .arrived
-            .entry(id)
-            .or_default()
-            .push(arrival);
+        self.arrived(at, id, count, waits, aligned);
     }
 
     fn open(&self, slot: u64, id: u32) {
-        let mut state = self.state();
-        let Some(running) = state.blocks.get_mut(&slot) else {
-            return;
-        };
-        let arrivals = running.arrived.remove(&id).unwrap_or_default();
-        let mut warps: Vec<(u32, bool)> = Vec::new();
-        for arrival in &arrivals {
-            match warps.iter_mut().find(|(warp, _)| *warp == arrival.at.warp) {
-                Some((_, waits)) => *waits |= arrival.waits,
-                None => warps.push((arrival.at.warp, arrival.waits)),
-            }
-        }
-        let came: Vec<u32> = warps.iter().map(|(warp, _)| *warp).collect();
-        // Where every thread is awaited, those that did not come have ended: what they did is over.
-        if arrivals.iter().all(|arrival| arrival.count == 0) {
-            let all = 0..running.clocks.warps();
-            warps.extend(all.filter(|warp| !came.contains(warp)).map(|warp| (warp, false)));
-        }
-        running.clocks.barrier(&warps);
-        drop(state);
-        for warp in came {
-            self.divergence(
-                id,
-                warp,
-                arrivals.iter().filter(|arrival| arrival.at.warp == warp),
-            );
-        }
+        self.opened(slot, id);
     }
 
     fn open_grid(&self) {
@@ -672,52 +655,6 @@ impl Watch for Launched<'_> {
             running.clocks.release(at.block, at.warp, true, word);
         } else {
             running.clocks.acquire(at.block, at.warp, word);
-        }
-    }
-}
-
-impl Launched<'_> {
-    /// A warp passes a barrier that not all of its threads came to, or not together.
-    fn divergence<'b>(&self, id: u32, warp: u32, arrivals: impl Iterator<Item = &'b Arrival>) {
-        let arrivals: Vec<&Arrival> = arrivals.filter(|arrival| arrival.aligned).collect();
-        let Some(first) = arrivals.first() else { return };
-        let threads = self.threads() - warp * 32;
-        let all = if threads >= 32 {
-            u32::MAX
-        } else {
-            (1 << threads) - 1
-        };
-        let came = arrivals.iter().fold(0, |lanes, arrival| lanes | arrival.at.lanes);
-        let went_on = arrivals.iter().fold(0, |lanes, arrival| lanes | arrival.went_on) & !came;
-        let elsewhere = arrivals
-            .iter()
-            .find(|arrival| arrival.at.instruction != first.at.instruction);
-        let (count, of) = (first.at.lanes.count_ones(), all.count_ones());
-        if let Some(other) = elsewhere {
-            self.report(Kind::Barrier, &first.at, first.at.lanes, || {
-                let place = self.site(
-                    Who {
-                        block: other.at.block,
-                        thread: warp * 32 + other.at.lanes.trailing_zeros(),
-                    },
-                    other.at.instruction,
-                );
-                let line = place.source.unwrap_or_else(|| format!("PTX line {}", place.ptx_line));
-                let message = format!(
-                    "barrier {id} is reached by {count} of the warp's {of} threads, while others of the warp are at \
-                     the barrier at {line}"
-                );
-                (message, None)
-            });
-        } else if went_on != 0 {
-            self.report(Kind::Barrier, &first.at, came, || {
-                let message = format!(
-                    "barrier {id} is reached by {} of the warp's {of} threads, and {} others went on without it",
-                    came.count_ones(),
-                    went_on.count_ones()
-                );
-                (message, None)
-            });
         }
     }
 }

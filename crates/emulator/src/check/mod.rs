@@ -6,24 +6,33 @@
 //! - `findings`: one record a place, and the file they go to
 //! - `memory`: allocations, what of them was written, and what was freed
 //! - `race`: the last accesses to a word, and whether they came before
-//! - `launch`: what a kernel does, as the engine tells it
+//! - `strands`: which launches come before which
+//! - `identity`: a launch as findings name it
+//! - `launch`: what a kernel does, as the engine tells it; `barrier`: who came to its barriers
 //! - `leaks`: what is there when the process ends
 
+mod barrier;
 mod bits;
 mod findings;
+mod identity;
 mod launch;
 mod leaks;
 mod memory;
 mod race;
+mod strands;
 
 use crate::memory::allocation::{Allocation, Kind as Made};
+use divvy_device::exec::task;
 pub use findings::quoted;
 use findings::{Finding, Findings, Kind, Owner};
+use identity::Identity;
 pub use launch::Launched;
 use memory::{Memory, Outside, made_by};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use strands::{Strands, Stream};
 
 /// The folder that findings are written to.
 const FOLDER: &str = "DIVVY_CHECK";
@@ -40,6 +49,10 @@ pub struct Checker {
     running: AtomicU32,
     /// The next era of cells.
     era: AtomicU32,
+    /// The order of all work.
+    pub strands: Strands,
+    /// Launches whose accesses are remembered, by number.
+    launches: Mutex<HashMap<u32, Arc<Identity>>>,
 }
 
 /// The checker, where this process is checked and `cuInit` was called.
@@ -63,8 +76,18 @@ pub fn begin() {
             memory: Mutex::default(),
             running: AtomicU32::new(0),
             era: AtomicU32::new(1),
+            strands: Strands::default(),
+            launches: Mutex::default(),
         })
     });
+    if let Some(checker) = on() {
+        task::observe(&checker.strands);
+    }
+}
+
+/// The next task that this thread submits is a launch in a stream. Its number; 0 where nothing is checked.
+pub fn launch(stream: Stream) -> u32 {
+    on().map_or(0, |checker| checker.strands.launch(stream))
 }
 
 /// Bytes that an allocation is larger than was asked for.
@@ -75,6 +98,10 @@ pub fn margin() -> u64 {
 impl Checker {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launches(&self) -> MutexGuard<'_, HashMap<u32, Arc<Identity>>> {
+        self.launches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next_era(&self) -> u32 {

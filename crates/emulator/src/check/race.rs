@@ -72,9 +72,33 @@ pub struct Who {
 pub struct Cell {
     /// Marks of another era, or of another launch, are over.
     pub era: u32,
+    /// The launch that they are of.
+    launch: u32,
     pub write: Mark,
     /// The last threads that read it, of two warps.
     pub reads: [Mark; 2],
+    /// An access of a launch before, and whether it wrote.
+    earlier: Mark,
+    earlier_launch: u32,
+    earlier_writes: bool,
+}
+
+/// When an access happens.
+#[derive(Clone, Copy)]
+pub struct Now<'a> {
+    pub era: u32,
+    pub launch: u32,
+    /// Whether nothing orders another launch and this one.
+    pub is_beside: &'a dyn Fn(u32) -> bool,
+}
+
+/// An earlier access that races.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raced {
+    pub mark: Mark,
+    pub writes: bool,
+    /// The launch that it is of, where it is another one.
+    pub launch: Option<u32>,
 }
 
 /// The clocks that something knows of a block's warps.
@@ -248,13 +272,11 @@ pub struct Access {
 
 impl Cell {
     /// The earlier access that this one races with. Notes this one.
-    pub fn touch(&mut self, era: u32, clocks: &BlockClocks, access: Access) -> Option<Mark> {
-        if self.era != era {
-            *self = Cell {
-                era,
-                ..Cell::default()
-            };
+    pub fn touch(&mut self, now: &Now<'_>, clocks: &BlockClocks, access: Access) -> Option<Raced> {
+        if self.era != now.era {
+            self.begin(now);
         }
+        let beside = self.beside(now, access);
         let warp = access.who.thread / 32;
         let races = |mark: Mark| {
             mark.who().is_some_and(|who| who != access.who)
@@ -264,9 +286,19 @@ impl Cell {
         };
         // A thread that compares and swaps reads the word first, and reads again where it has changed: no race.
         let looked = self.write.compares() && !access.writes;
-        let mut found = (races(self.write) && !looked).then_some(self.write);
+        let raced = |writes: bool| {
+            move |mark: Mark| Raced {
+                mark,
+                writes,
+                launch: None,
+            }
+        };
+        let mut found = (races(self.write) && !looked)
+            .then_some(self.write)
+            .map(raced(true));
         if access.writes && !access.compares {
-            found = found.or_else(|| self.reads.into_iter().find(|read| races(*read)));
+            let read = self.reads.into_iter().find(|read| races(*read));
+            found = found.or(read.map(raced(false)));
         }
         let mark = Mark::new(access, clocks.clock(warp));
         if access.writes {
@@ -278,7 +310,46 @@ impl Cell {
             }
             self.reads[0] = mark;
         }
-        found
+        found.or(beside)
+    }
+
+    /// Another launch, or another era of this one, begins here. What a launch did that may run at the same time is kept: a
+    /// write counts for more than a read.
+    fn begin(&mut self, now: &Now<'_>) {
+        let mut fresh = Cell {
+            era: now.era,
+            launch: now.launch,
+            ..Cell::default()
+        };
+        let is_of_another = self.launch != 0 && self.launch != now.launch;
+        if is_of_another && (now.is_beside)(self.launch) {
+            fresh.earlier_writes = self.write.who().is_some();
+            fresh.earlier_launch = self.launch;
+            fresh.earlier = match fresh.earlier_writes {
+                true => self.write,
+                false => self.reads[0],
+            };
+        } else if self.earlier_launch != now.launch {
+            fresh.earlier = self.earlier;
+            fresh.earlier_launch = self.earlier_launch;
+            fresh.earlier_writes = self.earlier_writes;
+        }
+        *self = fresh;
+    }
+
+    /// The access of another launch that this one races with.
+    fn beside(&self, now: &Now<'_>, access: Access) -> Option<Raced> {
+        let mark = self.earlier;
+        let races = mark.who().is_some()
+            && (access.writes || self.earlier_writes)
+            && mark.bytes() & access.bytes != 0
+            && !(mark.strong() && access.strong)
+            && (now.is_beside)(self.earlier_launch);
+        races.then_some(Raced {
+            mark,
+            writes: self.earlier_writes,
+            launch: Some(self.earlier_launch),
+        })
     }
 }
 
@@ -295,6 +366,45 @@ mod tests {
             compares: false,
             writes,
         }
+    }
+
+    /// An access of launch 1, which runs alone.
+    fn now(era: u32) -> Now<'static> {
+        Now {
+            era,
+            launch: 1,
+            is_beside: &|_| false,
+        }
+    }
+
+    #[test]
+    fn launches_that_nothing_orders_race() {
+        let (clocks, mut cell) = (BlockClocks::new(1), Cell::default());
+        let launch = |era: u32, is_beside: &'static dyn Fn(u32) -> bool| Now {
+            era,
+            launch: era,
+            is_beside,
+        };
+        let (alone, beside) = (&|_| false, &|other| other == 1);
+        assert_eq!(cell.touch(&launch(1, alone), &clocks, access(0, false)), None);
+        assert_eq!(
+            cell.touch(&launch(2, beside), &clocks, access(0, false)),
+            None,
+            "two reads"
+        );
+        let raced = cell.touch(&launch(2, beside), &clocks, access(0, true));
+        assert_eq!(
+            raced.map(|raced| (raced.launch, raced.writes)),
+            Some((Some(1), false)),
+            "the read is remembered behind one of the second launch"
+        );
+        let mut cell = Cell::default();
+        assert_eq!(cell.touch(&launch(1, alone), &clocks, access(0, true)), None);
+        assert_eq!(
+            cell.touch(&launch(2, alone), &clocks, access(0, true)),
+            None,
+            "in order"
+        );
     }
 
     #[test]
@@ -331,30 +441,34 @@ mod tests {
     #[test]
     fn a_barrier_orders_and_its_absence_does_not() {
         let (mut clocks, mut cell) = (BlockClocks::new(2), Cell::default());
-        assert_eq!(cell.touch(1, &clocks, access(0, true)), None);
+        assert_eq!(cell.touch(&now(1), &clocks, access(0, true)), None);
         assert_eq!(
-            cell.touch(1, &clocks, access(32, false))
-                .map(|mark| mark.instruction),
+            cell.touch(&now(1), &clocks, access(32, false))
+                .map(|raced| raced.mark.instruction),
             Some(0)
         );
         assert!(
-            cell.touch(1, &clocks, access(1, false)).is_some(),
+            cell.touch(&now(1), &clocks, access(1, false)).is_some(),
             "lanes of a warp race as well"
         );
         clocks.barrier(&[(0, true), (1, true)]);
-        assert_eq!(cell.touch(1, &clocks, access(32, true)), None);
+        assert_eq!(cell.touch(&now(1), &clocks, access(32, true)), None);
         clocks.barrier(&[(0, true), (1, false)]);
         assert_eq!(
-            cell.touch(1, &clocks, access(0, true)),
+            cell.touch(&now(1), &clocks, access(0, true)),
             None,
             "1 arrived, 0 waited"
         );
         clocks.barrier(&[(0, false), (1, false)]);
         assert!(
-            cell.touch(1, &clocks, access(32, true)).is_some(),
+            cell.touch(&now(1), &clocks, access(32, true)).is_some(),
             "neither waited"
         );
-        assert_eq!(cell.touch(2, &clocks, access(64, true)), None, "another era");
+        assert_eq!(
+            cell.touch(&now(2), &clocks, access(64, true)),
+            None,
+            "another era"
+        );
     }
 
     #[test]
@@ -366,14 +480,14 @@ mod tests {
             ..access(0, writes)
         };
         let (mut released, mut late) = (Cell::default(), Cell::default());
-        released.touch(1, &mine, of(0, true));
+        released.touch(&now(1), &mine, of(0, true));
         mine.fence(0);
-        late.touch(1, &mine, of(0, true));
+        late.touch(&now(1), &mine, of(0, true));
         mine.release(0, 0, false, &mut word);
         other.acquire(1, 0, &word);
-        assert_eq!(released.touch(1, &other, of(1, false)), None);
+        assert_eq!(released.touch(&now(1), &other, of(1, false)), None);
         assert!(
-            late.touch(1, &other, of(1, false)).is_some(),
+            late.touch(&now(1), &other, of(1, false)).is_some(),
             "it was written behind the fence"
         );
     }

@@ -243,14 +243,15 @@ impl KernelWork {
         Ok(())
     }
 
-    /// Runs it on the calling thread.
-    pub fn run(&self, launcher: &Launcher, running: &Running<'_>) -> u64 {
+    /// Runs it on the calling thread. `number` is that of the launch, where it is checked.
+    pub fn run(&self, launcher: &Launcher, running: &Running<'_>, number: u32) -> u64 {
         launch::run(
             launcher,
             &self.function,
             &self.geometry,
             &self.params.bytes,
             running,
+            number,
         )
     }
 }

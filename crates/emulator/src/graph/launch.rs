@@ -6,6 +6,7 @@ use super::physical::StreamKey;
 use super::work::{HostWork, Work};
 use crate::Result;
 use crate::array::Array;
+use crate::check;
 use crate::context::Context;
 use crate::handle::Handles;
 use crate::launch::Launcher;
@@ -221,7 +222,10 @@ impl Launch {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
                 let traced = trace::kernel(self.place, &kernel.function, &kernel.geometry);
-                let run = engine_work(&context, traced, move |running| kernel.run(launcher, running));
+                let number = check::launch((self.place.context, self.place.stream));
+                let run = engine_work(&context, traced, move |running| {
+                    kernel.run(launcher, running, number)
+                });
                 Task::submit(&before, run)
             }
             Work::Memcpy(copy) => run(&before, &copy.context, trace::work(self.place), {
@@ -238,7 +242,11 @@ impl Launch {
             }
             Work::Host(HostWork { function, data, .. }) => {
                 let (function, data) = (*function, *data);
+                let checked = check::on().map(|checker| (checker, checker.strands.function()));
                 run(&before, &self.context, trace::work(self.place), move || {
+                    if let Some((checker, number)) = checked {
+                        checker.strands.runs(number);
+                    }
                     // SAFETY: the program gave a function of this type, and vouches for its data while the graph runs.
                     unsafe { function(data as *mut c_void) };
                 })
