@@ -15,7 +15,7 @@ use crate::pool::{self, MemoryPool};
 use crate::profile::{self, Counted};
 use crate::stream::Queue;
 use crate::texture::{self, Object, Objects};
-use crate::trace;
+use crate::trace::{self, Place, Traced};
 use divvy_abi::*;
 use divvy_device::engine::client::Running;
 use divvy_device::product::profile::{BLOCK_MAX, GRID_MAX, SHARED_PER_BLOCK, THREADS_PER_BLOCK};
@@ -140,12 +140,23 @@ pub fn submit(
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     check(&function, &geometry)?;
-    let traced = trace::kernel(queue.place(), &function, &geometry);
+    let traced = traced(queue.place(), &function, &geometry);
     let number = check::launch((queue.context.id, queue.id));
     queue.run_kernel(traced, move |running| {
         run(launcher, &function, &geometry, &params, running, number)
     });
     Ok(())
+}
+
+/// What is recorded of a launch.
+pub fn traced(place: Place, function: &Function, geometry: &Geometry) -> Traced {
+    trace::kernel(place, || divvy_trace::Kernel {
+        name: function.kernel().name.clone(),
+        grid: geometry.grid,
+        block: geometry.block,
+        shared: geometry.shared_bytes,
+        cooperative: geometry.cooperative,
+    })
 }
 
 /// Executes a checked launch on the calling thread; a failure stays with the context. The engine time it takes, in
@@ -206,7 +217,7 @@ pub fn run(
     };
     let program = &function.instance.program;
     let ended = if let Some(checker) = check::on() {
-        let watch = Launched::new(checker, &function.instance, launch.kernel, geometry, number);
+        let watch = Launched::new(checker, program, &launch, number);
         let ended = launcher.engine.run_watched(program, &launch, &watch);
         watch.ended(ended.as_ref().err());
         ended

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::context::Context;
 use crate::order::{StreamId, StreamKind};
-use crate::trace::{self, Traced};
+use crate::trace::{self, Place, Traced};
 use divvy_device::engine::client::Running;
 use divvy_device::exec::task::{Task, Work};
 use std::sync::Arc;
@@ -95,6 +95,16 @@ impl Queue {
         run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static,
     ) -> Arc<Task> {
         self.submit(engine_work(&self.context, traced, run))
+    }
+
+    /// It, for records.
+    pub fn place(&self) -> Place {
+        Place {
+            device: self.context.device.ordinal as u32,
+            context: self.context.id,
+            stream: self.id,
+            handle: self.stream,
+        }
     }
 
     /// Waits for the queue's turn and runs on the calling thread.

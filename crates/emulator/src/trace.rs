@@ -3,14 +3,10 @@
 //!
 //! Where a process is not traced, [`Traced`] is None everywhere, and work is submitted as it is.
 
-use crate::driver::driver;
-use crate::launch::Geometry;
-use crate::module::Function;
-use crate::stream::Queue;
 use divvy_device::Device;
 use divvy_device::clock;
 use divvy_trace::{Kernel, Operation};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Work of a stream that is to be recorded.
 pub type Traced = Option<Box<Operation>>;
@@ -20,33 +16,25 @@ pub fn begin(devices: &[Arc<Device>]) {
     for device in devices {
         divvy_trace::device(device.ordinal as u32, device.facts.profile.name);
     }
+    static DEVICES: OnceLock<Vec<Arc<Device>>> = OnceLock::new();
+    let _first = DEVICES.set(devices.to_vec());
     divvy_trace::memory_by(|| {
-        let devices = driver().map_or(&[][..], |driver| &driver.devices);
-        devices.iter().map(|device| device.hardware.own_bytes()).collect()
+        let devices = DEVICES.get().into_iter().flatten();
+        devices.map(|device| device.hardware.own_bytes()).collect()
     });
 }
 
 /// The stream that work goes to.
 #[derive(Debug, Clone, Copy)]
 pub struct Place {
-    device: u32,
+    /// The CUdevice.
+    pub device: u32,
     /// Its context's id.
     pub context: u64,
     /// Its id in the context.
     pub stream: u64,
-    handle: u64,
-}
-
-impl Queue {
-    /// It, for records.
-    pub fn place(&self) -> Place {
-        Place {
-            device: self.context.device.ordinal as u32,
-            context: self.context.id,
-            stream: self.id,
-            handle: self.stream,
-        }
-    }
+    /// The stream as the program knows it; 0 for default streams.
+    pub handle: u64,
 }
 
 /// Work that the call of this thread puts into a stream.
@@ -66,15 +54,9 @@ pub fn work(place: Place) -> Traced {
 }
 
 /// A kernel that the call of this thread puts into a stream.
-pub fn kernel(place: Place, function: &Function, geometry: &Geometry) -> Traced {
+pub fn kernel(place: Place, kernel: impl FnOnce() -> Kernel) -> Traced {
     let mut traced = work(place)?;
-    traced.kernel = Some(Kernel {
-        name: function.kernel().name.clone(),
-        grid: geometry.grid,
-        block: geometry.block,
-        shared: geometry.shared_bytes,
-        cooperative: geometry.cooperative,
-    });
+    traced.kernel = Some(kernel());
     Some(traced)
 }
 

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use divvy_abi::runtime::{cudaChannelFormatDesc, cudaError_t, cudaErrorNotReady, cudaSuccess};
 use divvy_abi::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS, CUresult, c_char, c_void};
 
+use crate::clock::now_ns;
 use crate::event::{Call, Event};
-use crate::origin::{self, Origin, now_ns};
+use crate::origin::{self, Origin};
 use crate::roles::role;
 use crate::show::{self, How, Printer};
 use crate::sink;

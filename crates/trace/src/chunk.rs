@@ -102,7 +102,7 @@ pub fn records(bytes: &[u8], from: usize) -> (Vec<&[u8]>, usize) {
         let length = u32::from_le_bytes(length.try_into().unwrap_or_default());
         match length as usize {
             0 => return (records, at),
-            // What another process scribbled ends the chunk too.
+            // A length that no writer makes ends the chunk too.
             length if length < 8 || length % 8 != 0 || at + length > bytes.len() => break,
             length => {
                 records.push(&bytes[at + 4..at + length]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn scribbled_lengths_end_the_chunk() {
+    fn lengths_that_no_writer_makes_end_the_chunk() {
         for length in [3_u32, 12, 9, CHUNK as u32 + 8, u32::MAX - 7] {
             let mut bytes = vec![0; CHUNK];
             bytes[..4].copy_from_slice(&length.to_le_bytes());

@@ -13,6 +13,7 @@
 
 mod call;
 mod chunk;
+mod clock;
 mod event;
 mod follow;
 mod origin;
@@ -22,11 +23,12 @@ mod sink;
 
 #[doc(hidden)]
 pub use call::{Entered, Given, Outcome, aside};
+pub use clock::now_ns;
 #[doc(hidden)]
 pub use divvy_abi::guard;
 pub use event::{Call, Event, Kernel, Operation};
 pub use follow::{Follower, Heard, LOST};
-pub use origin::{Origin, device, memory_by, now_ns, operation, origin};
+pub use origin::{Origin, device, memory_by, operation, origin};
 #[doc(hidden)]
 pub use show::{AsBytes, AsDebug, AsPointer, Probe};
 pub use sink::{FOLDER, begin, is_on};

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::clock::now_ns;
 use crate::event::{Event, Operation};
 use crate::sink::{self, is_on};
 
@@ -21,12 +22,6 @@ pub struct Origin {
 
 thread_local! {
     static CURRENT: Cell<Option<Origin>> = const { Cell::new(None) };
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The call that this thread is in; None where nothing is traced.

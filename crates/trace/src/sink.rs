@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::chunk::{CHUNK, Chunk};
+use crate::clock::now_ns;
 use crate::event::Event;
 use crate::follow::LOST;
-use crate::now_ns;
 
 /// The variable that names the folder.
 pub const FOLDER: &str = "DIVVY_TRACE";

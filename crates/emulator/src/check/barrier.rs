@@ -3,19 +3,8 @@
 use super::findings::Kind;
 use super::launch::Launched;
 use super::race::Who;
+use super::state::Arrival;
 use divvy_ptx::WarpAt;
-
-/// A warp at a barrier.
-#[derive(Clone, Copy)]
-pub struct Arrival {
-    pub at: WarpAt,
-    /// Threads that the barrier awaits; 0 is every one of the block that has not ended.
-    pub count: u32,
-    pub waits: bool,
-    pub aligned: bool,
-    /// Lanes of the warp that touched memory meanwhile.
-    pub went_on: u32,
-}
 
 impl Launched<'_> {
     /// Lanes of a warp have come to a barrier.

@@ -3,38 +3,30 @@
 use super::findings::Site;
 use super::race::Who;
 use super::strands::Submitted;
-use crate::launch::Geometry;
-use crate::module::Instance;
-use divvy_ptx::Module;
-use std::sync::Arc;
+use divvy_ptx::{Launch, Module, Program};
 
 /// A launch whose accesses are remembered.
 pub struct Identity {
     pub kernel: String,
     pub submitted: Submitted,
-    instance: Arc<Instance>,
+    program: Program,
     grid: [u32; 3],
     block: [u32; 3],
 }
 
 impl Identity {
-    pub fn new(
-        instance: &Arc<Instance>,
-        kernel: &str,
-        geometry: &Geometry,
-        submitted: Submitted,
-    ) -> Identity {
+    pub fn new(program: &Program, launch: &Launch<'_>, submitted: Submitted) -> Identity {
         Identity {
-            kernel: kernel.to_owned(),
+            kernel: launch.kernel.to_owned(),
             submitted,
-            instance: Arc::clone(instance),
-            grid: geometry.grid,
-            block: geometry.block,
+            program: program.clone(),
+            grid: launch.grid,
+            block: launch.block,
         }
     }
 
     pub fn module(&self) -> &Module {
-        self.instance.program.module()
+        self.program.module()
     }
 
     pub fn threads(&self) -> u32 {

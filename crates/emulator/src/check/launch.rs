@@ -1,15 +1,13 @@
 //! A kernel that is checked: what the engine tells of it, and what is wrong with that.
 
-use super::barrier::Arrival;
 use super::bits::Written;
-use super::findings::{Finding, Kind, Owner, Site};
+use super::findings::Kind;
 use super::identity::Identity;
 use super::memory::Memory;
-use super::race::{Access as Touched, BlockClocks, Cell, Now, Raced, Released, Who};
+use super::race::{Access as Touched, Cell, Now, Who};
+use super::state::{Running, State};
 use super::{Checker, an_allocation, owner_of, where_is};
-use crate::launch::Geometry;
-use crate::module::Instance;
-use divvy_ptx::{Access, Fault, Touch, WarpAt, Watch, Window};
+use divvy_ptx::{Access, Fault, Launch, Program, Touch, WarpAt, Watch, Window};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,77 +17,21 @@ const MOST_LAUNCHES: usize = 4096;
 
 /// A launch that is checked.
 pub struct Launched<'a> {
-    checker: &'a Checker,
+    pub checker: &'a Checker,
     pub identity: Arc<Identity>,
     /// Launches that were over or running when this one began, and whether this one comes behind them.
     known: HashMap<u32, bool>,
     state: Mutex<State>,
     /// Something was found that explains a fault.
-    found: AtomicBool,
-}
-
-#[derive(Default)]
-pub struct State {
-    /// Accesses before the grid's last barrier, or of other launches, are of other eras.
-    era: u32,
-    /// The blocks that run, by what they run in.
-    pub blocks: HashMap<u64, Running>,
-    /// Words that threads synchronise by: in shared memory, by the block's slot, and in device memory (slot 0).
-    words: HashMap<(u64, u64), Released>,
-}
-
-/// A block that runs.
-pub struct Running {
-    block: u64,
-    pub clocks: BlockClocks,
-    shared: Written,
-    cells: Vec<Cell>,
-    /// Which bytes of its local memory each thread has written.
-    local: HashMap<u32, Written>,
-    /// By barrier: the lanes that came to it.
-    pub arrived: HashMap<u32, Vec<Arrival>>,
-}
-
-impl Running {
-    fn new(block: u64, warps: usize) -> Running {
-        Running {
-            block,
-            clocks: BlockClocks::new(warps),
-            shared: Written::default(),
-            cells: Vec::new(),
-            local: HashMap::new(),
-            arrived: HashMap::new(),
-        }
-    }
-}
-
-impl State {
-    /// The block at an instruction. What was in its slot before has ended.
-    pub fn running(&mut self, at: &WarpAt, warps: usize) -> &mut Running {
-        let running = self
-            .blocks
-            .entry(at.slot)
-            .or_insert_with(|| Running::new(at.block, warps));
-        if running.block != at.block {
-            *running = Running::new(at.block, warps);
-            self.words.retain(|(slot, _), _| *slot != at.slot);
-        }
-        running
-    }
+    pub found: AtomicBool,
 }
 
 impl<'a> Launched<'a> {
     /// A launch of a kernel with this geometry, which has this number.
-    pub fn new(
-        checker: &'a Checker,
-        instance: &Arc<Instance>,
-        kernel: &str,
-        geometry: &Geometry,
-        number: u32,
-    ) -> Launched<'a> {
+    pub fn new(checker: &'a Checker, program: &Program, launch: &Launch<'_>, number: u32) -> Launched<'a> {
         let submitted = checker.strands.begin(number);
         let runs_alone = checker.running.fetch_add(1, Ordering::AcqRel) == 0;
-        let identity = Arc::new(Identity::new(instance, kernel, geometry, submitted));
+        let identity = Arc::new(Identity::new(program, launch, submitted));
         let mut launches = checker.launches();
         let is_behind = |other: &Identity| {
             let (stream, number) = (other.submitted.stream(), other.submitted.number);
@@ -148,158 +90,6 @@ impl<'a> Launched<'a> {
         other != self.identity.submitted.number
             && !self.checker.strands.is_unknown()
             && !self.known.get(&other).copied().unwrap_or(false)
-    }
-
-    /// Notes what lanes do wrong at one instruction; the first of them is named.
-    pub fn report(
-        &self,
-        kind: Kind,
-        at: &WarpAt,
-        lanes: u32,
-        message: impl FnOnce() -> (String, Option<Owner>),
-    ) {
-        let who = Who {
-            block: at.block,
-            thread: at.warp * 32 + lanes.trailing_zeros(),
-        };
-        let finding = || {
-            let (message, allocation) = message();
-            Finding {
-                kind,
-                message,
-                kernel: Some(self.identity.kernel.clone()),
-                site: Some(self.identity.site(who, at.instruction)),
-                other: None,
-                allocation,
-            }
-        };
-        let key = (Some(self.identity.kernel.as_str()), at.instruction, 0, None);
-        self.checker
-            .findings
-            .add(finding, kind, key, u64::from(lanes.count_ones()));
-    }
-
-    fn race(&self, at: &WarpAt, lane: usize, what: &str, is_write: bool, raced: Raced) {
-        let who = Who {
-            block: at.block,
-            thread: at.warp * 32 + lane as u32,
-        };
-        let Some(other) = raced.mark.who() else { return };
-        let doing = |writes: bool| if writes { "write" } else { "read" };
-        let (is, was) = (doing(is_write), doing(raced.writes));
-        let of_other = raced
-            .launch
-            .map(|number| self.checker.launches().get(&number).cloned());
-        let message = match (
-            &of_other,
-            who.block == other.block,
-            who.thread / 32 == other.thread / 32,
-        ) {
-            (Some(launch), ..) => {
-                let kernel = launch.as_ref().map_or("another", |launch| &launch.kernel);
-                format!(
-                    "{is} of {what} races with a {was} by a launch of {kernel} in another stream: no event, no wait between"
-                )
-            }
-            (None, true, true) => format!(
-                "{is} of {what} races with a {was} by another thread: two threads of a warp, with no __syncwarp between"
-            ),
-            (None, true, false) => format!(
-                "{is} of {what} races with a {was} by another thread: two threads of a block, with no barrier between"
-            ),
-            (None, false, _) => format!(
-                "{is} of {what} races with a {was} by another thread: threads of two blocks, with nothing that orders them"
-            ),
-        };
-        let finding = || Finding {
-            kind: Kind::Race,
-            message,
-            kernel: Some(self.identity.kernel.clone()),
-            site: Some(self.identity.site(who, at.instruction)),
-            other: match &of_other {
-                None => Some(self.identity.site(other, raced.mark.instruction)),
-                Some(launch) => launch
-                    .as_ref()
-                    .map(|launch| launch.site(other, raced.mark.instruction)),
-            },
-            allocation: None,
-        };
-        let apart = raced.launch.map(|_| u64::MAX);
-        let key = (
-            Some(self.identity.kernel.as_str()),
-            at.instruction,
-            raced.mark.instruction + 1,
-            apart,
-        );
-        self.checker.findings.add(finding, Kind::Race, key, 1);
-    }
-
-    /// What the engine ended the launch for, unless that was found already.
-    fn fault(&self, fault: &Fault) {
-        let (kind, line, what) = match fault {
-            Fault::Deadlock { line, .. } => (
-                Kind::Barrier,
-                *line,
-                "every thread of the block waits, and none can wake another".to_owned(),
-            ),
-            Fault::Trap { line, .. } => (Kind::Fault, *line, "the kernel executed a trap".to_owned()),
-            Fault::Assert { line, .. } => (Kind::Fault, *line, "an assertion failed".to_owned()),
-            Fault::IllegalAddress {
-                line,
-                access,
-                address,
-                ..
-            } if !self.found.load(Ordering::Relaxed) => (
-                Kind::OutOfBounds,
-                *line,
-                format!("{access} at {address:#x}, where nothing is"),
-            ),
-            Fault::MisalignedAddress {
-                line,
-                access,
-                address,
-                ..
-            } if !self.found.load(Ordering::Relaxed) => (
-                Kind::Misaligned,
-                *line,
-                format!("misaligned {access} at {address:#x}"),
-            ),
-            _ => return,
-        };
-        // Where a thread waits at a barrier, that one is named.
-        let waiting = self.state().blocks.values().find_map(|running| {
-            let mut arrivals = running.arrived.values().flatten();
-            arrivals.find(|arrival| arrival.waits).map(|arrival| arrival.at)
-        });
-        if let Some(at) = waiting.filter(|_| kind == Kind::Barrier) {
-            let message = || (format!("the barrier is never complete: {what}"), None);
-            return self.report(kind, &at, at.lanes, message);
-        }
-        let finding = || {
-            let place = self.identity.module().place_at_line(line);
-            Finding {
-                kind,
-                message: what,
-                kernel: Some(self.identity.kernel.clone()),
-                site: Some(Site {
-                    source: place
-                        .as_ref()
-                        .and_then(|place| place.source.as_ref())
-                        .map(|(file, line)| format!("{file}:{line}")),
-                    ptx_line: line,
-                    instruction: place.map_or_else(String::new, |place| place.text),
-                    ..Site::default()
-                }),
-                other: None,
-                allocation: None,
-            }
-        };
-        self.checker.findings.add(
-            finding,
-            kind,
-            (Some(self.identity.kernel.as_str()), line, 0, Some(1)),
-            1,
-        );
     }
 
     /// Lanes of an access whose address is misaligned or outside, which are noted. The others are left.

@@ -9,6 +9,7 @@
 //! - `strands`: which launches come before which
 //! - `identity`: a launch as findings name it
 //! - `launch`: what a kernel does, as the engine tells it; `barrier`: who came to its barriers
+//! - `state`: what is known of it while it runs; `report`: what is wrong with it, in words
 //! - `leaks`: what is there when the process ends
 
 mod barrier;
@@ -19,6 +20,8 @@ mod launch;
 mod leaks;
 mod memory;
 mod race;
+mod report;
+mod state;
 mod strands;
 
 use crate::memory::allocation::{Allocation, Kind as Made};

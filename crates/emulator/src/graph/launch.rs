@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::check;
 use crate::context::Context;
 use crate::handle::Handles;
-use crate::launch::Launcher;
+use crate::launch::{self, Launcher};
 use crate::memop;
 use crate::order::StreamKind;
 use crate::stream::{Queue, Stream, engine_work};
@@ -221,7 +221,7 @@ impl Launch {
             Work::Kernel(kernel) => {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
-                let traced = trace::kernel(self.place, &kernel.function, &kernel.geometry);
+                let traced = launch::traced(self.place, &kernel.function, &kernel.geometry);
                 let number = check::launch((self.place.context, self.place.stream));
                 let run = engine_work(&context, traced, move |running| {
                     kernel.run(launcher, running, number)

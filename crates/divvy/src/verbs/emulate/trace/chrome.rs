@@ -13,9 +13,8 @@ use divvy_trace::Operation;
 use serde_json::{Map, Value, json};
 
 use super::lines::{stream, title};
+use super::listener::{Listener, Sink};
 use super::story::Told;
-use super::summary::Summary;
-use super::{Listener, Sink};
 
 /// Process numbers of devices: behind those that Linux gives (22 bits).
 const DEVICES: u64 = 1 << 22;
@@ -196,9 +195,9 @@ impl Listener for Chrome {
         self.sink.flush();
     }
 
-    fn end(mut self: Box<Self>) -> Result<Option<Summary>, Fault> {
+    fn end(mut self: Box<Self>) -> Result<(), Fault> {
         self.sink.write("\n]\n");
-        self.sink.end().map(|()| None)
+        self.sink.end()
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use divvy_model::{Code, Fault};
 use divvy_trace::{Follower, Heard};
 
-use super::Listener;
+use super::listener::Listener;
 use super::story::Teller;
-use super::summary::Summary;
+use super::summary::{Counting, Summary};
 
 /// How often files are read.
 const EVERY: Duration = Duration::from_millis(40);
@@ -29,6 +29,7 @@ struct Reader {
     follower: Follower,
     teller: Teller,
     listeners: Vec<Box<dyn Listener>>,
+    counting: Counting,
     waiting: Vec<Heard>,
 }
 
@@ -44,6 +45,7 @@ impl Following {
             follower,
             teller,
             listeners,
+            counting: Counting::default(),
             waiting: Vec::new(),
         };
         Ok(Self {
@@ -107,9 +109,10 @@ impl Reader {
         // A stable sort: records of one thread stay in order where the clock did not move.
         self.waiting.sort_by_key(|heard| heard.event.at());
         let ripe = self.waiting.partition_point(|heard| heard.event.at() <= until);
-        let listeners = &mut self.listeners;
+        let (listeners, counting) = (&mut self.listeners, &mut self.counting);
         for heard in self.waiting.drain(..ripe) {
             self.teller.tell(heard, &mut |told| {
+                counting.hear(&told);
                 for listener in &mut *listeners {
                     listener.hear(&told);
                 }
@@ -120,20 +123,21 @@ impl Reader {
     }
 
     fn end(mut self) -> Result<Summary, Fault> {
-        let listeners = &mut self.listeners;
+        let (listeners, counting) = (&mut self.listeners, &mut self.counting);
         self.teller.end(&mut |told| {
+            counting.hear(&told);
             for listener in &mut *listeners {
                 listener.hear(&told);
             }
         });
-        let mut summary = Summary::default();
         let mut failed = None;
         for listener in self.listeners {
-            match listener.end() {
-                Ok(ended) => summary = ended.unwrap_or(summary),
-                Err(fault) => failed = failed.or(Some(fault)),
+            // All files are ended, whichever of them failed.
+            if let Err(fault) = listener.end() {
+                failed = failed.or(Some(fault));
             }
         }
+        let mut summary = self.counting.end();
         summary.incomplete = self.follower.has_lost();
         failed.map_or(Ok(summary), Err)
     }

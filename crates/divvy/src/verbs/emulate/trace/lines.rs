@@ -6,9 +6,8 @@
 use divvy_model::Fault;
 use divvy_trace::{Call, Operation};
 
+use super::listener::{Listener, Sink};
 use super::story::Told;
-use super::summary::Summary;
-use super::{Listener, Sink};
 
 /// Writes lines.
 pub struct Lines(Sink);
@@ -31,8 +30,8 @@ impl Listener for Lines {
         self.0.flush();
     }
 
-    fn end(self: Box<Self>) -> Result<Option<Summary>, Fault> {
-        self.0.end().map(|()| None)
+    fn end(self: Box<Self>) -> Result<(), Fault> {
+        self.0.end()
     }
 }
 

@@ -9,25 +9,25 @@ mod choice;
 mod chrome;
 mod follow;
 mod lines;
+mod listener;
 mod story;
 mod summary;
 
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use divvy_model::{Code, Fault, Selector};
+use divvy_model::{Fault, Selector};
 
 use self::choice::Choice;
 use self::chrome::Chrome;
 use self::follow::Following;
 use self::lines::Lines;
+use self::listener::{Listener, Sink};
 use self::story::Teller;
-use self::summary::{Counting, Summary};
 use super::Emulated;
 use crate::context::Context;
 use crate::flags::parse;
-use crate::folder::{PrivateFolder, cannot_write, output_file};
+use crate::folder::PrivateFolder;
 use crate::output::{self, Format};
 use crate::report::remark;
 
@@ -68,21 +68,6 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Something that is told what the program does.
-trait Listener: Send {
-    /// Something happened.
-    fn hear(&mut self, told: &story::Told);
-
-    /// All that was told so far is to be on the disk.
-    fn flush(&mut self) {}
-
-    /// The program has ended.
-    ///
-    /// # Errors
-    /// Why something could not be written.
-    fn end(self: Box<Self>) -> Result<Option<Summary>, Fault>;
-}
-
 /// Runs the program, and shows what it does.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let choice = Choice::new(&args.only, args.kernels, args.nested)?;
@@ -98,8 +83,6 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         }
         None => {}
     }
-    // It knows how many processes there were, and whether there was anything.
-    listeners.push(Box::new(Counting::default()));
 
     let folder = PrivateFolder::new("emulate")?;
     let (pages, records) = (folder.with("pages")?, folder.with("records")?);
@@ -124,60 +107,4 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         }
     }
     Ok(status)
-}
-
-/// Where a listener writes. The first failure is kept, and nothing is written after it: the program goes on.
-struct Sink {
-    out: Box<dyn Write + Send>,
-    path: PathBuf,
-    failed: Option<Fault>,
-}
-
-impl Sink {
-    fn file(path: &Path) -> Result<Self, Fault> {
-        Ok(Self {
-            out: Box::new(std::io::BufWriter::new(output_file(path)?)),
-            path: path.to_owned(),
-            failed: None,
-        })
-    }
-
-    fn standard_error() -> Self {
-        Self {
-            // A line is one write, so that it does not mix with what the program writes.
-            out: Box::new(std::io::LineWriter::new(std::io::stderr())),
-            path: PathBuf::from("standard error"),
-            failed: None,
-        }
-    }
-
-    fn write(&mut self, text: &str) {
-        if self.failed.is_none()
-            && let Err(error) = self.out.write_all(text.as_bytes())
-        {
-            self.fail(&error);
-        }
-    }
-
-    fn flush(&mut self) {
-        if self.failed.is_none()
-            && let Err(error) = self.out.flush()
-        {
-            self.fail(&error);
-        }
-    }
-
-    fn fail(&mut self, error: &std::io::Error) {
-        self.failed = Some(cannot_write(&self.path, error));
-        // What is in the buffer would be tried again when it is dropped.
-        self.out = Box::new(std::io::sink());
-    }
-
-    fn end(mut self) -> Result<(), Fault> {
-        self.flush();
-        match self.failed {
-            Some(fault) if fault.code == Code::OutputFile => Err(fault),
-            _ => Ok(()),
-        }
-    }
 }

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_model::Fault;
 use serde::Serialize;
 
-use super::Listener;
 use super::lines::work;
 use super::story::Told;
 use crate::table::Table;
@@ -70,8 +68,9 @@ pub struct Worked {
     pub longest_ns: u64,
 }
 
-impl Listener for Counting {
-    fn hear(&mut self, told: &Told) {
+impl Counting {
+    /// Something happened.
+    pub fn hear(&mut self, told: &Told) {
         match told {
             Told::Process { pid, .. } => drop(self.pids.insert(*pid)),
             Told::Call { call, .. } => {
@@ -111,20 +110,21 @@ impl Listener for Counting {
         }
     }
 
-    fn end(self: Box<Self>) -> Result<Option<Summary>, Fault> {
+    /// The program has ended.
+    pub fn end(self) -> Summary {
         let named = |(name, counted): (String, Counted)| Counted { name, ..counted };
         let mut calls: Vec<_> = self.calls.into_iter().map(named).collect();
         calls.sort_by_key(|counted| std::cmp::Reverse(counted.total_ns));
         let named = |(name, worked): (String, Worked)| Worked { name, ..worked };
         let mut work: Vec<_> = self.work.into_iter().map(named).collect();
         work.sort_by_key(|worked| std::cmp::Reverse(worked.device_ns));
-        Ok(Some(Summary {
+        Summary {
             processes: self.pids.len() as u64,
             calls,
             work,
             peak_memory_bytes: self.peak,
             ..Summary::default()
-        }))
+        }
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn calls_and_kernels_are_counted_and_the_longest_come_first() {
-        let mut counting = Box::new(Counting::default());
+        let mut counting = Counting::default();
         let call = |name: &'static str, length: u64, failed: bool| Told::Call {
             pid: 7,
             call: Call {
@@ -264,7 +264,7 @@ mod tests {
         }
         let (pid, operation) = (7, operation());
         counting.hear(&Told::Operation { pid, operation });
-        let summary = counting.end().expect("no file").expect("a summary");
+        let summary = counting.end();
         let first = &summary.calls[0];
         assert_eq!(
             (
