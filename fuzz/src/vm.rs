@@ -33,7 +33,7 @@ pub fn loader(bytes: &[u8]) -> bool {
     };
     let words = ["intel_iommu=on", "iommu=pt"].map(str::to_owned);
     let name = "GRUB_CMDLINE_LINUX_DEFAULT";
-    let ends = |text: &str| format!("{}\n", text.lines().collect::<Vec<_>>().join("\n"));
+    let ends = |text: &str| format!("{}\n", text.strip_suffix('\n').unwrap_or(text));
     if let Some(after) = edit::grub(text, name, &words) {
         assert_eq!(
             edit::grub(&after, name, &words).as_deref(),
@@ -66,9 +66,9 @@ pub fn loader(bytes: &[u8]) -> bool {
 
 /// The lines of the second text that are not the first one's at the same place.
 fn differing<'a>(before: &str, after: &'a str) -> Vec<&'a str> {
-    let before: Vec<&str> = before.lines().collect();
-    let after = after.lines().enumerate();
-    let new = after.filter(|(at, line)| before.get(*at) != Some(line));
+    let before: Vec<&str> = before.split('\n').collect();
+    let after = after.split('\n').enumerate();
+    let new = after.filter(|(at, line)| !line.is_empty() && before.get(*at) != Some(line));
     new.map(|(_, line)| line).collect()
 }
 

@@ -4,7 +4,7 @@
 /// than one plain string: then a person has to look.
 #[must_use]
 pub fn grub(text: &str, variable: &str, words: &[String]) -> Option<String> {
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> = lines(text).map(str::to_owned).collect();
     let assigns = |line: &String| {
         let line = line.trim_start();
         line.strip_prefix(variable)
@@ -41,6 +41,13 @@ pub fn grub(text: &str, variable: &str, words: &[String]) -> Option<String> {
     Some(lines.join("\n") + "\n")
 }
 
+/// The lines of a text, each as it is: one that ends with a carriage return keeps it.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let whole = text.strip_suffix('\n').unwrap_or(text);
+    let count = if text.is_empty() { 0 } else { usize::MAX };
+    whole.split('\n').take(count)
+}
+
 /// The words that a command line lacks.
 #[must_use]
 pub fn lacking(line: &str, words: &[String]) -> Vec<String> {
@@ -64,7 +71,7 @@ pub fn line(text: &str, words: &[String]) -> String {
 pub fn entry(text: &str, words: &[String]) -> String {
     let mut found = false;
     let mut lines: Vec<String> = Vec::new();
-    for old in text.lines() {
+    for old in self::lines(text) {
         match old
             .strip_prefix("options")
             .filter(|rest| rest.starts_with([' ', '\t']))
@@ -152,6 +159,12 @@ mod tests {
             entry("title Arch\noptions root=/dev/sda2 rw\n", &words()),
             "title Arch\noptions root=/dev/sda2 rw intel_iommu=on iommu=pt\n"
         );
+        // Other lines stay as they end.
+        assert_eq!(
+            entry("title Arch\r\n\r\r\noptions rw\r\n", &words()),
+            "title Arch\r\n\r\r\noptions rw intel_iommu=on iommu=pt\n"
+        );
+        assert_eq!(entry("", &words()), "options intel_iommu=on iommu=pt\n");
         assert_eq!(
             entry("title Arch\n", &words()),
             "title Arch\noptions intel_iommu=on iommu=pt\n"
