@@ -4,7 +4,7 @@ mod helper;
 mod install;
 mod metrics;
 pub mod split;
-mod units;
+pub(super) mod units;
 
 use std::os::unix::process::CommandExt;
 

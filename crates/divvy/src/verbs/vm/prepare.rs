@@ -12,6 +12,7 @@ use divvy_vm::prepare::plan::Plan;
 use super::root;
 use crate::context::Context;
 use crate::output;
+use crate::verbs::agent::units;
 
 /// Flags of `divvy vm prepare`.
 #[derive(Debug, clap::Args)]
@@ -47,8 +48,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         output::print("the files are as they were\n")?;
         return follow(&words, own);
     }
-    let program = std::env::current_exe().unwrap_or_else(|_| "/usr/bin/divvy".into());
-    let plan = Plan::make(&tree, args.blacklist)?.with_restore(&tree, &program)?;
+    // Root starts it whenever the machine starts.
+    let program = units::program(own && args.apply)?;
+    let plan = Plan::make(&tree, args.blacklist)?.with_restore(&tree, Path::new(&program))?;
     if !args.apply {
         if !output::document(context.format, "VmPlan", &plan)? {
             output::print(&plan.text())?;
