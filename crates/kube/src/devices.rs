@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::DRIVER;
 use crate::counters::{consumed, sets};
 use crate::quantity::{bytes, count};
+use crate::split::Split;
 
 /// Memory is given out in multiples of so many bytes.
 pub const STEP: u64 = 256 << 20;
@@ -53,7 +54,7 @@ pub struct Owner {
 }
 
 /// What is published of the devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// In which forms.
     pub shape: Shape,
@@ -61,6 +62,8 @@ pub struct Offer {
     pub taints: bool,
     /// What the claims of one device may have of its time together, in percent: 100, or more to overcommit.
     pub most_cores: u64,
+    /// Which devices are this driver's, and in which forms.
+    pub split: Split,
 }
 
 impl Default for Offer {
@@ -69,7 +72,21 @@ impl Default for Offer {
             shape: Shape::Both,
             taints: true,
             most_cores: 100,
+            split: Split::default(),
         }
+    }
+}
+
+impl Offer {
+    /// Whether a device is given out in this form. One that is given out whole only needs no counters, and takes part without them.
+    fn gives(&self, device: &DeviceRecord, form: Form) -> bool {
+        let forms = self.split.forms(device);
+        let is_kept = match self.shape {
+            Shape::Both => true,
+            Shape::SharedOnly => form == Form::Shared || forms == [Form::Whole],
+            Shape::WholeOnly => form == Form::Whole,
+        };
+        is_kept && forms.contains(&form)
     }
 }
 
@@ -318,7 +335,7 @@ fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<Stri
         .collect()
 }
 
-fn offered(device: &DeviceRecord, all: &[DeviceRecord], form: Form, offer: Offer) -> Device {
+fn offered(device: &DeviceRecord, all: &[DeviceRecord], form: Form, offer: &Offer) -> Device {
     let counters = offer.shape == Shape::Both;
     let taint = || {
         vec![DeviceTaint {
@@ -345,21 +362,19 @@ type Part = (String, Option<Vec<CounterSet>>, Option<Vec<Device>>);
 /// The pool of a node: every ResourceSlice of one generation, sets of counters first. Their order of devices is the order
 /// in which the scheduler tries them: shares before whole devices, each in the order of `devices` ([`crate::order`]).
 #[must_use]
-pub fn pool(owner: &Owner, devices: &[DeviceRecord], offer: Offer, generation: i64) -> Vec<ResourceSlice> {
+pub fn pool(owner: &Owner, devices: &[DeviceRecord], offer: &Offer, generation: i64) -> Vec<ResourceSlice> {
     let all = devices;
     let devices: Vec<&DeviceRecord> = all
         .iter()
-        .filter(|device| is_offered(device) && (offer.taints || ailments(device).is_empty()))
+        .filter(|device| is_offered(device) && offer.split.has(device))
+        .filter(|device| offer.taints || ailments(device).is_empty())
         .collect();
     let counters = offer.shape == Shape::Both;
-    let forms: &[Form] = match offer.shape {
-        Shape::Both => &[Form::Shared, Form::Whole],
-        Shape::SharedOnly => &[Form::Shared],
-        Shape::WholeOnly => &[Form::Whole],
-    };
-    let offers: Vec<Device> = forms
-        .iter()
-        .flat_map(|form| devices.iter().map(|device| offered(device, all, *form, offer)))
+    let offers: Vec<Device> = [Form::Shared, Form::Whole]
+        .into_iter()
+        .flat_map(|form| devices.iter().map(move |device| (*device, form)))
+        .filter(|(device, form)| offer.gives(device, *form))
+        .map(|(device, form)| offered(device, all, form, offer))
         .collect();
     let sets = if counters { sets(&devices, all) } else { Vec::new() };
     let mut parts: Vec<Part> = Vec::new();
@@ -456,7 +471,7 @@ pub(crate) mod tests {
     #[test]
     fn both_forms_exclude_each_other_and_follow_kubernetes_bounds() {
         let all: Vec<DeviceRecord> = (0..40).map(device).collect();
-        let pool = pool(&owner("node"), &all, Offer::default(), 3);
+        let pool = pool(&owner("node"), &all, &Offer::default(), 3);
         let sets: Vec<usize> = pool
             .iter()
             .filter_map(|slice| Some(slice.spec.shared_counters.as_ref()?.len()))
@@ -549,11 +564,39 @@ pub(crate) mod tests {
             shape: Shape::SharedOnly,
             ..Offer::default()
         };
-        let shared = pool(&owner("node"), &[divided, device(1)], shares, 1);
+        let shared = pool(&owner("node"), &[divided, device(1)], &shares, 1);
         assert_eq!(shared.len(), 1);
         let devices = shared[0].spec.devices.as_ref().expect("devices");
         assert!(devices.len() == 1 && devices[0].consumes_counters.is_none());
-        assert!(pool(&owner("node"), &[], Offer::default(), 1).is_empty());
+        assert!(pool(&owner("node"), &[], &Offer::default(), 1).is_empty());
+    }
+
+    #[test]
+    fn a_nodes_devices_are_divided_by_form_and_by_driver() {
+        let all: Vec<DeviceRecord> = (0..4).map(device).collect();
+        let uuid = |index: usize| all[index].uuid.clone();
+        let own: Vec<String> = (0..3).map(uuid).collect();
+        let split = Split::new(&own, &[uuid(0)], &[uuid(1)]).expect("a split");
+        let of = |shape: Shape| {
+            let offer = Offer {
+                shape,
+                split: split.clone(),
+                ..Offer::default()
+            };
+            let pool = pool(&owner("node"), &all, &offer, 1);
+            let devices = pool.into_iter().filter_map(|slice| slice.spec.devices).flatten();
+            devices.map(|device| device.name).collect::<Vec<_>>()
+        };
+        let named = |index: usize, form| published_name(&all[index], form);
+        let (one, two) = (named(1, Form::Shared), named(2, Form::Shared));
+        let (zero, two_whole) = (named(0, Form::Whole), named(2, Form::Whole));
+        assert_eq!(
+            of(Shape::Both),
+            [one.clone(), two.clone(), zero.clone(), two_whole.clone()]
+        );
+        // Nothing keeps the forms of the third device apart.
+        assert_eq!(of(Shape::SharedOnly), [one, two, zero.clone()]);
+        assert_eq!(of(Shape::WholeOnly), [zero, two_whole]);
     }
 
     pub(crate) fn ill(index: u32) -> DeviceRecord {
@@ -572,7 +615,7 @@ pub(crate) mod tests {
                 taints,
                 ..Offer::default()
             };
-            let pool = pool(&owner("node"), &[ill(0), warm.clone()], offer, 1);
+            let pool = pool(&owner("node"), &[ill(0), warm.clone()], &offer, 1);
             let devices = pool.into_iter().filter_map(|slice| slice.spec.devices);
             let tainted = |device: Device| {
                 let effects = device
@@ -606,7 +649,7 @@ pub(crate) mod tests {
             most_cores: 200,
             ..Offer::default()
         };
-        let pool = pool(&owner("node"), &[full.clone()], offer, 1);
+        let pool = pool(&owner("node"), &[full.clone()], &offer, 1);
         let shared = pool[1].spec.devices.as_ref().expect("devices")[0]
             .capacity
             .clone()

@@ -1,6 +1,6 @@
 //! Slices for pods: the DRA driver `gpu.divvy.dev` of a node.
 //!
-//! - [`devices`]: the node's devices as ResourceSlices; [`order`] says which come first.
+//! - [`devices`]: the node's devices as ResourceSlices; [`order`] says which come first, [`split`] which are another driver's.
 //! - [`publish`]: brings them to the API server, and reads back what it kept.
 //! - [`claim`], [`parameters`]: what a claim was allocated, and the terms that its author wrote.
 //! - [`node`]: prepares claims, each with its slice, and takes them back; [`kept`]: the slices and their records.
@@ -42,6 +42,7 @@ mod points;
 pub mod publish;
 pub mod quantity;
 pub mod server;
+pub mod split;
 pub mod state;
 pub mod templates;
 pub mod webhook;

@@ -17,6 +17,7 @@ use crate::claim::{base, refused, requests};
 use crate::cluster::{Cluster, Refusal};
 use crate::devices::{Form, find};
 use crate::kept::{Host, Kept, WORD};
+use crate::split::Split;
 use crate::state::{Record, State, is_uid};
 
 mod calls;
@@ -56,6 +57,7 @@ pub struct Node {
     cluster: Box<dyn Cluster>,
     /// What the claims of a device may have of its time together, in percent.
     most_cores: u64,
+    split: Split,
     calls: Calls,
     /// One change at a time: two claims must not both find a device free.
     kept: Mutex<Kept>,
@@ -87,10 +89,18 @@ impl Node {
             name: name.to_owned(),
             cluster,
             most_cores,
+            split: Split::default(),
             calls: Calls::default(),
             kept: Mutex::new(kept),
             forgotten: Mutex::default(),
         })
+    }
+
+    /// With the devices that this split leaves to this driver. Claims that are prepared stay.
+    #[must_use]
+    pub fn splitting(mut self, split: Split) -> Self {
+        self.split = split;
+        self
     }
 
     /// The node's name.
@@ -239,11 +249,25 @@ impl Node {
             .map(|request| planned(claim, request, &all))
             .collect::<Result<Vec<_>, _>>()?;
         let record = Record::new(&claim.uid, &claim.namespace, &claim.name, prepared);
+        owned(&record, &self.split, &all)?;
         let others = kept.state.all()?;
         no_double_booking(&record, &others, &all, self.most_cores)?;
         whole_are_free(kept, &record, &others, &all)?;
         Ok(record)
     }
+}
+
+/// Refuses a device that is another driver's.
+fn owned(record: &Record, split: &Split, all: &[DeviceRecord]) -> Result<(), Fault> {
+    let other = allocations(record)
+        .filter_map(|device| find(all, &device.device))
+        .find(|(device, _)| !split.has(device));
+    other.map_or(Ok(()), |(device, _)| {
+        Err(
+            refused(&format!("device {} of this node is another driver's", device.uuid))
+                .hint("`divvy k8s dra-plugin --device` names this driver's: delete the pod, so that it is scheduled again"),
+        )
+    })
 }
 
 /// Refuses a whole device on which there are slices that are not this driver's, of any user.

@@ -9,6 +9,7 @@ use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 use crate::cluster::{Cluster, Refusal};
 use crate::devices::{Offer, Owner, Shape, pool};
 use crate::order::{Order, Prefer};
+use crate::split::Split;
 
 /// How often a pool is written again after another writer came first.
 const ATTEMPTS: usize = 5;
@@ -75,6 +76,13 @@ impl<'a> Publisher<'a> {
         self
     }
 
+    /// Publishes what this split leaves to this driver.
+    #[must_use]
+    pub fn splitting(mut self, split: Split) -> Self {
+        self.offer.split = split;
+        self
+    }
+
     /// As [`Self::publish`], and asks nothing for a while where the devices are as they were published.
     ///
     /// # Errors
@@ -84,7 +92,7 @@ impl<'a> Publisher<'a> {
         let devices = ordered.as_slice();
         if let Some((slices, published, rest)) = &mut self.settled
             && *rest > 0
-            && *slices == pool(&self.owner, devices, self.offer, published.generation)
+            && *slices == pool(&self.owner, devices, &self.offer, published.generation)
         {
             *rest -= 1;
             return Ok(Published {
@@ -97,7 +105,7 @@ impl<'a> Publisher<'a> {
             self.looks = LOOKS;
         }
         let published = self.publish(devices)?;
-        let slices = pool(&self.owner, devices, self.offer, published.generation);
+        let slices = pool(&self.owner, devices, &self.offer, published.generation);
         self.settled = Some((slices, published.clone(), REST + self.spread()));
         Ok(published)
     }
@@ -141,8 +149,8 @@ impl<'a> Publisher<'a> {
                 Err(Refusal::Invalid(why)) if self.offer.shape == Shape::Both => vec![Lost::Counters(why)],
                 Err(refusal) => return Err(refusal),
             };
-            let before = self.offer;
-            self.offer = below(self.offer, &lost)?;
+            let before = self.offer.clone();
+            self.offer = below(&before, &lost)?;
             let mut instead = Vec::new();
             match self.offer.shape {
                 shape if shape == before.shape => {}
@@ -176,9 +184,10 @@ impl<'a> Publisher<'a> {
         }
         let best = Offer {
             most_cores: self.offer.most_cores,
+            split: self.offer.split.clone(),
             ..Offer::default()
         };
-        let mut probes = pool(&self.owner, devices, best, 1);
+        let mut probes = pool(&self.owner, devices, &best, 1);
         let mut kept = Vec::new();
         for probe in &mut probes {
             let name = probe.metadata.name.take().unwrap_or_default();
@@ -224,13 +233,13 @@ impl<'a> Publisher<'a> {
             .map(|slice| slice.spec.pool.generation)
             .max()
             .unwrap_or(0);
-        let same = pool(&self.owner, devices, self.offer, newest);
+        let same = pool(&self.owner, devices, &self.offer, newest);
         if is_same(&same, &there) || self.is_kept(&same, &there) {
             return Ok((false, newest, Vec::new()));
         }
         // A write is rare, and an owner that is gone takes what it owns with it.
         self.owner.uid = self.cluster.node_uid(&self.owner.node)?;
-        let wanted = pool(&self.owner, devices, self.offer, newest + 1);
+        let wanted = pool(&self.owner, devices, &self.offer, newest + 1);
         for slice in &wanted {
             let old = there.iter().find(|old| old.metadata.name == slice.metadata.name);
             let mut slice = slice.clone();
@@ -314,14 +323,14 @@ impl Lost {
 }
 
 /// What to publish where this was lost.
-fn below(offer: Offer, lost: &[Lost]) -> Result<Offer, Refusal> {
+fn below(offer: &Offer, lost: &[Lost]) -> Result<Offer, Refusal> {
     let has = |what: &dyn Fn(&Lost) -> bool| lost.iter().any(what);
     if has(&|lost| matches!(lost, Lost::Slice(_))) {
         return Err(Refusal::Conflict(
             "another writer changes this node's ResourceSlices".into(),
         ));
     }
-    let mut below = offer;
+    let mut below = offer.clone();
     if has(&|lost| matches!(lost, Lost::Taints)) {
         below.taints = false;
     }
@@ -332,7 +341,7 @@ fn below(offer: Offer, lost: &[Lost]) -> Result<Offer, Refusal> {
         Shape::Both if counters => Shape::SharedOnly,
         shape => shape,
     };
-    match below == offer {
+    match below == *offer {
         true => Err(Refusal::Invalid(
             "the API server does not keep what was published, in any form".into(),
         )),

@@ -60,7 +60,7 @@ fn placed(devices: &[DeviceRecord], claims: &[String]) -> Plan {
         node: "a".into(),
         uid: String::new(),
     };
-    let slices = pool(&owner, devices, Offer::default(), 1);
+    let slices = pool(&owner, devices, &Offer::default(), 1);
     let mut items = vec![
         json!({"kind": "DeviceClass", "metadata": {"name": "any"}, "spec": {"selectors": []}}),
         json!({"kind": "Node", "metadata": {"name": "a"}}),
@@ -224,7 +224,7 @@ fn a_full_machine_is_within_kubernetes_bounds() {
         node: "a".into(),
         uid: String::new(),
     };
-    let slices = pool(&owner, &all, Offer::default(), 1);
+    let slices = pool(&owner, &all, &Offer::default(), 1);
     let mut devices = 0;
     for slice in &slices {
         let sets = slice.spec.shared_counters.as_deref().unwrap_or_default();

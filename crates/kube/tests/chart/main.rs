@@ -359,6 +359,35 @@ fn modes_have_what_they_need() {
         arguments.to_string().contains(r#""--prefer","spread""#),
         "{arguments}"
     );
+    let own = json!(["GPU-5a7c", "GPU-91f0"]);
+    let dra = json!({"devices": own, "wholeDevices": ["GPU-5a7c"], "sharedDevices": ["GPU-91f0"]});
+    let fallback = json!({"mode": "fallback", "devices": own});
+    let plain = json!({"mode": "fallback", "devices": own, "extender": {"enabled": false}});
+    let named = [
+        json!("--device"),
+        own[0].clone(),
+        json!("--device"),
+        own[1].clone(),
+    ];
+    let divided = [
+        json!("--whole"),
+        own[0].clone(),
+        json!("--shared"),
+        own[1].clone(),
+    ];
+    for (values, ends) in [
+        (dra, [&named[..], &divided[..]].concat()),
+        (fallback, named.to_vec()),
+        (plain, named.to_vec()),
+    ] {
+        let objects = rendered(&values);
+        let node = objects.iter().find(|one| one["kind"] == "DaemonSet");
+        let arguments = &node.expect("a DaemonSet")["spec"]["template"]["spec"]["containers"][1]["args"];
+        assert!(
+            arguments.as_array().expect("a list").ends_with(&ends),
+            "{arguments}"
+        );
+    }
     let emulated = rendered(&json!({"emulated": "h100*2"}));
     let node = emulated
         .iter()

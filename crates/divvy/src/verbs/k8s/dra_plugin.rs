@@ -13,6 +13,7 @@ use divvy_kube::order::Prefer;
 use divvy_kube::pods::Pods;
 use divvy_kube::publish::Publisher;
 use divvy_kube::server::{Folders, serve};
+use divvy_kube::split::Split;
 use divvy_kube::state::State;
 use divvy_model::{Code, Fault, SliceRecord};
 
@@ -26,6 +27,7 @@ use crate::report::{line, remark};
 #[command(before_help = "Examples:
   divvy k8s dra-plugin
   divvy k8s dra-plugin --node worker-1 --kubelet-dir /var/lib/k0s/kubelet
+  divvy k8s dra-plugin --device GPU-5a7c --device GPU-91f0 --whole GPU-91f0
   KUBECONFIG=/etc/kubernetes/admin.conf divvy k8s dra-plugin --node worker-1
 
 It runs as root beside the node's agent. Without KUBECONFIG it has the rights of its pod's service account.")]
@@ -39,6 +41,15 @@ pub struct Args {
     /// What all claims of one device may have of its time together, in percent; more than 100 overcommits it
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(100..=10_000))]
     overcommit_cores: u64,
+    /// Only these devices, by UUID or its beginning; others are another driver's [default: all]
+    #[arg(long, value_name = "UUID")]
+    device: Vec<String>,
+    /// Give these devices out whole only, by UUID or its beginning
+    #[arg(long, value_name = "UUID")]
+    whole: Vec<String>,
+    /// Give these devices out in shares only, by UUID or its beginning
+    #[arg(long, value_name = "UUID")]
+    shared: Vec<String>,
     /// Which of a node's devices the scheduler tries first: by index, the fullest (binpack) or the emptiest (spread)
     #[arg(long, value_name = "ORDER", value_enum, default_value_t = Preferred::Index)]
     prefer: Preferred,
@@ -73,6 +84,7 @@ const SWEEP: u64 = 6;
 /// Serves the kubelet.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let name = node_name(args.node.as_deref())?;
+    let split = Split::new(&args.device, &args.whole, &args.shared)?;
     let folders = Folders::find(&args.kubelet_dir)?;
     // An unusable setting is better reported now than by the first pod.
     drop(context.agent()?);
@@ -88,7 +100,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             let (name, most_cores) = (name.clone(), args.overcommit_cores);
             let open = move || Node::open(&name, host, cluster, state, most_cores);
             let opened = tokio::task::spawn_blocking(open).await;
-            Arc::new(opened.map_err(|error| Fault::new(Code::Internal, "cannot start").because(&error))??)
+            let opened =
+                opened.map_err(|error| Fault::new(Code::Internal, "cannot start").because(&error))??;
+            Arc::new(opened.splitting(split.clone()))
         };
         let published = node.clone();
         let (watch, reports) = Watch::new();
@@ -99,7 +113,12 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         let (most_cores, prefer) = (args.overcommit_cores, Prefer::from(args.prefer));
         std::thread::spawn(move || {
             let publisher = Publisher::new(published.cluster(), published.name(), most_cores);
-            look(&published, publisher.preferring(prefer), watch, &pods);
+            look(
+                &published,
+                publisher.preferring(prefer).splitting(split),
+                watch,
+                &pods,
+            );
         });
         let ended = ended()?;
         serve(&folders, node, reports, line, Arc::new(remark), ended).await

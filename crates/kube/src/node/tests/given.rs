@@ -352,3 +352,28 @@ fn times_of_another_clock_change_nothing() {
     }
     bench.check(2);
 }
+
+#[test]
+fn a_device_of_another_driver_is_not_prepared_and_what_runs_on_it_stays() {
+    let mut bench = Bench::new();
+    let before = bench
+        .stand_in
+        .allocate("u-1", &[("a", shared(1), Some(("s1", 4096, 0)))]);
+    let devices = bench.node().prepare(&before).expect("prepared");
+    bench.restart();
+    let split = crate::split::Split::new(&[device(0).uuid], &[], &[]).expect("a split");
+    bench.node = bench.node.take().map(|node| node.splitting(split));
+    let own = bench
+        .stand_in
+        .allocate("u-2", &[("a", shared(0), Some(("s1", 4096, 0)))]);
+    let other = bench
+        .stand_in
+        .allocate("u-3", &[("a", shared(1), Some(("s2", 4096, 0)))]);
+    bench.node().prepare(&own).expect("this driver's");
+    let refused = bench.node().prepare(&other).expect_err("another driver's");
+    assert!(refused.message.contains("another driver's"), "{refused:?}");
+    assert_eq!(bench.node().prepare(&before).expect("as before"), devices);
+    bench.check(2);
+    bench.node().unprepare(&before).expect("taken back");
+    bench.check(1);
+}
