@@ -114,6 +114,25 @@ fn documents_keep_their_shape() {
 }
 
 #[test]
+fn kubectl_finds_the_verbs_of_a_cluster_under_its_plugins_name() {
+    let host = Host::new();
+    let link = host.folder().join("kubectl-divvy");
+    std::os::unix::fs::symlink(common::divvy(), &link).expect("a link");
+    // As kubectl starts it, with the words behind the plugin's name.
+    let plugin = |words: &[&str]| {
+        let mut command = std::process::Command::new(&link);
+        command.args(words).env("DIVVY_RUN_DIR", host.run_dir());
+        let output = command.env("DIVVY_EMULATED", "h100").output().expect("it starts");
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(plugin(&["--help"]), host.text(&["k8s", "--help"]));
+    let top = plugin(&["top", "-o", "json"]);
+    assert!(top.contains("PodSliceList"), "{top}");
+    assert_eq!(top, host.text(&["k8s", "top", "-o", "json"]));
+}
+
+#[test]
 fn the_same_list_in_every_format() {
     let host = Host::new();
     let _tenant = host.idle("one", "1GiB");
