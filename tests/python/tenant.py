@@ -150,7 +150,9 @@ def report(use):
         freed = [device.free(pointer) for pointer in pointers]
     else:
         error, freed = 0, [0] * 10
-    masks = [line for line in open("/proc/self/status") if line.startswith(("Sig", "Shd", "Threads"))]
+    # Not SigQ: it counts the signals of all processes of the user.
+    names = ("SigPnd", "SigBlk", "SigIgn", "SigCgt", "Shd", "Threads")
+    masks = [line for line in open("/proc/self/status") if line.startswith(names)]
     handlers = {str(number): str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)}
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_char_p

@@ -259,7 +259,12 @@ fn twenty_jobs_of_three_users_each_have_their_shards_to_the_byte() {
         .collect();
     for job in jobs {
         let output = job.wait_with_output().expect("it ends");
-        succeeded(&output);
+        assert!(
+            output.status.success(),
+            "{output:?}\n{}\n{}",
+            site.cluster.logs(),
+            site.system.log_text()
+        );
         let said = answers(&output);
         assert_eq!(said[1]["total_bytes"], limit, "{said:?}");
         assert!(said[2]["error"].is_null(), "{said:?}");
