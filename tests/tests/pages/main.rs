@@ -61,6 +61,7 @@ pages! {
     slurm "docs/slurm.md"
     testing "docs/testing.md"
     threat_model "docs/threat-model.md"
+    trace "docs/trace.md"
     virtual_machines "docs/virtual-machines.md"
     visible_devices "docs/visible-devices.md"
     which_isolation "docs/which-isolation.md"
