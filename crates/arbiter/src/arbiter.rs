@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use crate::bucket::Bucket;
 use crate::clock::Clock;
+use crate::debts::{Debts, Owed};
 use crate::decision::Decision;
 use crate::device::Device;
 use crate::event::{Event, Refused};
 use crate::longest::OfTenant;
-use crate::owner::{Debts, Owed};
 use crate::server::Server;
 use crate::settings::Settings;
 use crate::tenant::{Leaseholder, Place, Tenant};

@@ -58,6 +58,7 @@ mod bucket;
 mod change;
 mod charge;
 mod clock;
+mod debts;
 mod decision;
 mod device;
 mod event;
