@@ -2,7 +2,6 @@
 
 use std::io::IsTerminal;
 
-use crate::output::Format;
 use crate::report::remark;
 
 /// By the document's kind. A list that is never empty has no line.
@@ -34,18 +33,15 @@ const HINTS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Says on stderr what to type, where a person looks at an empty list.
-pub fn remark_on(format: Format, kind: &str, is_empty: bool) {
+/// Says on stderr what to type, where a person looks at a list of this kind that is an empty table.
+pub fn remark_on(kind: &str) {
     let person = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-    if person && let Some(hint) = hint(format, kind, is_empty) {
+    if person && let Some(hint) = hint(kind) {
         remark(hint);
     }
 }
 
-fn hint(format: Format, kind: &str, is_empty: bool) -> Option<&'static str> {
-    if !is_empty || !matches!(format, Format::Table | Format::Wide) {
-        return None;
-    }
+fn hint(kind: &str) -> Option<&'static str> {
     HINTS
         .iter()
         .find(|(known, _)| *known == kind)
@@ -57,13 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_empty_table_has_a_hint() {
-        assert!(hint(Format::Table, "SliceList", true).is_some());
-        assert!(hint(Format::Wide, "HistoryList", true).is_some());
-        assert_eq!(hint(Format::Table, "SliceList", false), None);
-        assert_eq!(hint(Format::Json, "SliceList", true), None);
-        assert_eq!(hint(Format::Name, "SliceList", true), None);
-        assert_eq!(hint(Format::Table, "CodeList", true), None);
+    fn lists_that_can_be_empty_have_a_hint() {
+        assert!(hint("SliceList").is_some());
+        assert_eq!(hint("CodeList"), None);
     }
 
     #[test]

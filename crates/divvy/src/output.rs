@@ -26,6 +26,13 @@ pub enum Format {
     Name,
 }
 
+impl Format {
+    /// Whether it is a table, which a person reads.
+    pub fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
 impl std::str::FromStr for Format {
     type Err = String;
 
@@ -127,9 +134,11 @@ pub fn list<T: Serialize>(
     name: impl Fn(&T) -> &str,
     table: impl FnOnce(&[T], bool) -> Table,
 ) -> Result<(), Fault> {
-    let is_empty = items.is_empty();
+    let is_bare = items.is_empty() && format.is_table();
     print(&list_text(format, kind, items, name, table)?)?;
-    empty::remark_on(format, kind, is_empty);
+    if is_bare {
+        empty::remark_on(kind);
+    }
     Ok(())
 }
 

@@ -5,7 +5,7 @@ mod checking;
 mod common;
 
 use checking::{checked, defects, of_kind, ptx};
-use common::{code, cu, function, get, launch, module, param};
+use common::{code, cu, function, get, graph, launch, module, param};
 use divvy_abi::*;
 
 /// What stands between a launch that writes and one that reads.
@@ -193,17 +193,7 @@ fn branches_of_a_graph_race_and_its_chains_do_not() {
         let mut before: Vec<CUgraphNode> = Vec::new();
         for body in [WRITES, READS] {
             let mut params = [param(&memory)];
-            let node = CUDA_KERNEL_NODE_PARAMS {
-                func: function(module(&ptx(body)), c"k"),
-                gridDimX: 1,
-                gridDimY: 1,
-                gridDimZ: 1,
-                blockDimX: 32,
-                blockDimY: 1,
-                blockDimZ: 1,
-                kernelParams: params.as_mut_ptr(),
-                ..CUDA_KERNEL_NODE_PARAMS::default()
-            };
+            let node = graph::kernel(function(module(&ptx(body)), c"k"), &mut params);
             let mut made: CUgraphNode = std::ptr::null_mut();
             cu!(cuGraphAddKernelNode_v2(
                 &raw mut made,

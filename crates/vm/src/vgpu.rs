@@ -28,7 +28,17 @@ impl VirtualGpu {
     /// [`Code::Usage`] for what is neither a UUID nor an address; [`Code::Vgpu`] where there is none, or it is in use.
     pub fn find(root: &Sysroot, id: &str) -> Result<Self, Fault> {
         let id = id.to_ascii_lowercase();
-        let id = if is_uuid(&id) { id } else { address(&id)? };
+        let id = match (is_uuid(&id), address(&id)) {
+            (true, _) => id,
+            (false, Ok(address)) => address,
+            (false, Err(_)) => {
+                return Err(Fault::new(
+                    Code::Usage,
+                    format!("`{}` is neither a UUID nor a PCI address", id.escape_debug()),
+                )
+                .hint("`divvy gpu vgpu list` shows the virtual GPUs of this host"));
+            }
+        };
         let vgpu = list(root).into_iter().find(|vgpu| vgpu.id == id).ok_or_else(|| {
             Fault::new(Code::Vgpu, format!("there is no virtual GPU `{id}`"))
                 .hint("`divvy gpu vgpu list` shows those there are, `divvy gpu vgpu create` makes one")

@@ -3,13 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use toml::{Table, Value};
 
-use super::archive;
-use crate::cargo::{finish, workspace_root};
+use super::wheel;
+use crate::cargo::workspace_root;
 use crate::python;
 
 /// What pyproject.toml says of the package.
@@ -116,21 +115,12 @@ pub fn pack(out: &Path, version: &str) -> anyhow::Result<PathBuf> {
         about.join("WHEEL"),
         "Wheel-Version: 1.0\nGenerator: cargo xtask dist\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     )?;
-    archive::plain_folders(&top)?;
-    finish(
-        Command::new(tools.join("bin/python"))
-            // The oldest time that a zip archive can have.
-            .env("SOURCE_DATE_EPOCH", "315532800")
-            .args(["-m", "wheel", "pack", "--dest-dir"])
-            .arg(out)
-            .arg(&top)
-            .stdout(Stdio::null()),
-    )?;
-    let packed = out.join(format!("divvy_jobs-{version}-py3-none-any.whl"));
-    if !packed.exists() {
-        bail!("`wheel pack` has left no {}", packed.display());
-    }
-    Ok(packed)
+    wheel::zipped(
+        &tools,
+        &top,
+        out,
+        &format!("divvy_jobs-{version}-py3-none-any.whl"),
+    )
 }
 
 /// The modules, without what Python left beside them.

@@ -49,17 +49,25 @@ pub fn pack(out: &Path, version: &str, layout: &Layout, native: bool) -> anyhow:
         "Wheel-Version: 1.0\nGenerator: cargo xtask dist\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"
     );
     fs::write(about.join("WHEEL"), wheel)?;
-    archive::plain_folders(&top)?;
+    zipped(&tools, &top, out, &format!("divvy-{version}-py3-none-{tag}.whl"))
+}
+
+/// Packs a wheel's folder into `out`, where the packer gives it this name.
+///
+/// # Errors
+/// The packer refuses something.
+pub fn zipped(tools: &Path, top: &Path, out: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    archive::plain_folders(top)?;
     finish(
         Command::new(tools.join("bin/python"))
             // The oldest time that a zip archive can have.
             .env("SOURCE_DATE_EPOCH", "315532800")
             .args(["-m", "wheel", "pack", "--dest-dir"])
             .arg(out)
-            .arg(&top)
+            .arg(top)
             .stdout(Stdio::null()),
     )?;
-    let packed = out.join(format!("divvy-{version}-py3-none-{tag}.whl"));
+    let packed = out.join(name);
     if !packed.exists() {
         bail!("`wheel pack` has left no {}", packed.display());
     }

@@ -40,11 +40,13 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let Some(interval) = args.watch else {
         let (text, is_empty) = text(context, format)?;
         output::print(&text)?;
-        empty::remark_on(format, "SliceList", is_empty);
+        if is_empty && format.is_table() {
+            empty::remark_on("SliceList");
+        }
         return Ok(0);
     };
     let in_place = std::io::stdout().is_terminal();
-    let dated = matches!(format, Format::Table | Format::Wide);
+    let dated = format.is_table();
     loop {
         let (text, _) = text(context, format)?;
         if in_place {
@@ -68,7 +70,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 /// The list in this format, and whether nothing is on it.
 fn text(context: &Context, format: Format) -> Result<(String, bool), Fault> {
-    let for_people = matches!(format, Format::Table | Format::Wide);
+    let for_people = format.is_table();
     let mut indexes = Indexes::default();
     let SliceItems { mut items, unmanaged } = match context.agent_of_slices()? {
         Some(agent) => {

@@ -301,9 +301,14 @@ fn timed(time: &mut Time, at: u64, used: &[(u32, u64)], charged: u64) -> Step {
         .iter()
         .map(|(pid, total)| (id(*pid), Used::Total(*total * MS)))
         .collect();
-    time.look(&time::Look {
+    time.look(&hard(at, &used, charged))
+}
+
+/// The same: at so many milliseconds, with as many charged.
+fn hard(at: u64, used: &[(ProcessId, Used)], charged: u64) -> time::Look<'_> {
+    time::Look {
         at: at * MS,
-        used: &used,
+        used,
         dead: 0,
         charged: charged * MS,
         outlasted: 0,
@@ -311,7 +316,7 @@ fn timed(time: &mut Time, at: u64, used: &[(u32, u64)], charged: u64) -> Step {
         share: 3000,
         counts: true,
         is_open: false,
-    })
+    }
 }
 
 /// A page that is read while a process writes it, or a driver that forgets one for a moment.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::profile::{Kernel, KernelProfile};
+use super::counted::{Kernel, KernelProfile};
 
 /// The picture's width and a row's height, in pixels.
 const WIDTH: f64 = 1200.0;
@@ -86,7 +86,7 @@ fn in_xml(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::profile::{Counts, Line};
+    use super::super::counted::{Counts, Line};
     use super::*;
 
     #[test]

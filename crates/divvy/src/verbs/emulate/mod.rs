@@ -1,6 +1,7 @@
 //! `divvy emulate`: tools to develop CUDA programs with, on an emulated device and without a GPU.
 
 mod check;
+mod counted;
 mod flame;
 mod profile;
 mod report;

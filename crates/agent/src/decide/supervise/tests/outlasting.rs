@@ -1,6 +1,6 @@
 //! Slices whose lease is long over: tenants that lie about that, and honest launches of any length.
 
-use super::{MS, id};
+use super::{MS, hard, id};
 use crate::decide::supervise::time::{Look, Step, Time, Used};
 
 /// A slice of 30 % with a hard cap, on a device that is played in steps of 10 ms.
@@ -245,17 +245,7 @@ fn a_long_lease_and_use_past_the_gate_are_not_had_both() {
     for at in (0..10 * PERIOD).step_by(10) {
         if at >= next {
             let used = [(id(1), Used::Total(total * MS))];
-            let look = Look {
-                at: at * MS,
-                used: &used,
-                dead: 0,
-                charged: charged * MS,
-                outlasted: 0,
-                ran: false,
-                share: 3000,
-                counts: true,
-                is_open: false,
-            };
+            let look = hard(at, &used, charged);
             match time.look(&look) {
                 Step::Freeze(_) => is_stopped = true,
                 Step::Thaw => is_stopped = false,
@@ -364,17 +354,7 @@ fn a_lease_that_is_left_unused_is_not_had_later_past_the_gate() {
         if at >= next {
             let used = [(id(1), Used::Total(total * MS))];
             time.note_told();
-            let step = time.look(&Look {
-                at: at * MS,
-                used: &used,
-                dead: 0,
-                charged: charged * MS,
-                outlasted: 0,
-                ran: false,
-                share: 3000,
-                counts: true,
-                is_open: false,
-            });
+            let step = time.look(&hard(at, &used, charged));
             match step {
                 Step::Freeze(_) => is_stopped = true,
                 Step::Thaw => is_stopped = false,
