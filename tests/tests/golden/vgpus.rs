@@ -82,7 +82,7 @@ fn each_program_is_told_in_its_words() {
         assert!(fault.code == code && fault.message.contains(wanted), "{fault:?}");
     };
     refused("0000:3b:00.0", Code::Vgpu, "there is no virtual GPU");
-    refused("a40,host=x", Code::Usage, "is no PCI address");
+    refused("a40,host=x", Code::Usage, "is neither a UUID nor a PCI address");
 }
 
 #[test]
