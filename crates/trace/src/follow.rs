@@ -32,6 +32,8 @@ pub struct Heard {
 pub struct Follower {
     folder: PathBuf,
     files: BTreeMap<OsString, Followed>,
+    /// Chunks of one file that are read.
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -53,6 +55,7 @@ impl Follower {
         Ok(Follower {
             folder,
             files: BTreeMap::new(),
+            most: MOST,
         })
     }
 
@@ -77,7 +80,7 @@ impl Follower {
         }
         let mut heard = Vec::new();
         for followed in self.files.values_mut() {
-            followed.read(&mut heard)?;
+            followed.read(self.most, &mut heard)?;
         }
         Ok(heard)
     }
@@ -89,9 +92,9 @@ impl Follower {
 }
 
 impl Followed {
-    fn read(&mut self, heard: &mut Vec<Heard>) -> std::io::Result<()> {
+    fn read(&mut self, most: usize, heard: &mut Vec<Heard>) -> std::io::Result<()> {
         let chunks = self.file.metadata()?.len() as usize / CHUNK;
-        self.read.resize(chunks.min(MOST), 0);
+        self.read.resize(chunks.min(most), 0);
         let mut bytes = vec![0; CHUNK];
         for (number, read) in self
             .read
@@ -100,10 +103,21 @@ impl Followed {
             .filter(|(_, read)| **read < CHUNK)
         {
             let offset = (number * CHUNK) as u64;
-            match self.file.read_exact_at(&mut bytes, offset) {
+            let fill = |bytes: &mut [u8], at| match self.file.read_exact_at(bytes, at) {
                 // It was made shorter meanwhile.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
-                done => done?,
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+                done => done.map(|()| true),
+            };
+            // Most have nothing new: one word says so.
+            let mut length = [0; 4];
+            if !fill(&mut length, offset + *read as u64)? {
+                break;
+            }
+            if length == [0; 4] {
+                continue;
+            }
+            if !fill(&mut bytes, offset)? {
+                break;
             }
             let (found, next) = records(&bytes, *read);
             let events = found.into_iter().filter_map(Event::decode);
@@ -129,6 +143,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
         let mut follower = Follower::new(folder.path().to_owned()).expect("a follower");
+        follower.most = 8;
         let event = Event::Memory {
             at: 1,
             device: 0,
@@ -137,10 +152,9 @@ mod tests {
         let mut chunk = written(std::slice::from_ref(&event));
         chunk.resize(CHUNK, 0);
         std::fs::write(path("7-1-libcuda"), &chunk).expect("a file");
-        // As long as a file can be, and a folder in the place of one.
+        // Longer than what is read of one.
         let long = File::create(path("8-1-libcuda")).expect("a file");
-        long.set_len((MOST + 5) as u64 * CHUNK as u64)
-            .expect("its length");
+        long.set_len(13 * CHUNK as u64).expect("its length");
         long.write_all_at(&chunk, 0).expect("a chunk");
         let heard = |pid| Heard {
             pid,
@@ -148,7 +162,7 @@ mod tests {
         };
         assert_eq!(follower.read().expect("both"), [heard(7), heard(8)]);
         let followed = follower.files.values().map(|followed| followed.read.len());
-        assert_eq!(followed.collect::<Vec<_>>(), [1, MOST]);
+        assert_eq!(followed.collect::<Vec<_>>(), [1, 8]);
         // It becomes shorter than what was read of it.
         long.set_len(CHUNK as u64 + 9).expect("its length");
         assert_eq!(follower.read().expect("nothing new"), []);
