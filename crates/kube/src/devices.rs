@@ -289,9 +289,11 @@ fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<Stri
                 Some(CapacityRequestPolicyRange {
                     min,
                     max: Some(max),
-                    step: Some(step),
+                    step,
                 })
             };
+            // A step that the smallest share plus one of it goes beyond is refused, and the whole pool with it.
+            let step = (memory > STEP).then(|| bytes(STEP));
             vec![
                 // A claim that names no memory has all of it, and one that names no cores is promised none.
                 (
@@ -300,7 +302,7 @@ fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<Stri
                         value: bytes(given_memory(device) / STEP * STEP),
                         request_policy: Some(CapacityRequestPolicy {
                             default: Some(bytes(memory)),
-                            valid_range: range(bytes(STEP), bytes(memory), bytes(STEP)),
+                            valid_range: range(bytes(STEP), bytes(memory), step),
                             valid_values: None,
                         }),
                     },
@@ -311,7 +313,7 @@ fn capacity(device: &DeviceRecord, form: Form, most_cores: u64) -> BTreeMap<Stri
                         value: count(most_cores),
                         request_policy: Some(CapacityRequestPolicy {
                             default: Some(count(0)),
-                            valid_range: range(count(0), count(100), count(1)),
+                            valid_range: range(count(0), count(100), Some(count(1))),
                             valid_values: None,
                         }),
                     },
@@ -511,6 +513,21 @@ pub(crate) mod tests {
             assert_eq!(find(&all, named).expect("it is one").0.index, 0);
         }
         assert!(find(&all, "gpu-9").is_none());
+    }
+
+    /// Kubernetes refuses a range whose minimum plus a step is more than there is.
+    #[test]
+    fn a_device_of_one_step_of_memory_has_a_range_without_steps() {
+        for (memory, steps) in [(STEP, false), (2 * STEP - 1, false), (2 * STEP, true)] {
+            let mut small = device(0);
+            (small.memory_total_bytes, small.memory_reserved_bytes) = (Bytes(memory), Bytes(0));
+            let capacity = &capacity(&small, Form::Shared, 100)["memory"];
+            let policy = capacity.request_policy.as_ref().expect("a policy");
+            let range = policy.valid_range.as_ref().expect("a range");
+            assert_eq!(range.step.is_some(), steps, "{memory}");
+            let most = whole(&range.min).expect("bytes") + if steps { STEP } else { 0 };
+            assert!(most <= whole(&capacity.value).expect("bytes"), "{memory}");
+        }
     }
 
     #[test]

@@ -16,6 +16,9 @@ const ATTEMPTS: usize = 5;
 /// After so many looks the node's UID is read again, and a server that had dropped fields is asked whether it still does.
 const LOOKS: u32 = 30;
 
+/// Of so many looks again one asks a server that keeps all whether it still would: a switched gate is rare, and nodes are many.
+const CALM: u32 = 6;
+
 /// For so many looks the API server is not asked what it has, where the devices are what they were. With looks of 10 s a node
 /// asks every 5 to 10 minutes: 10,000 nodes that asked at each look would be 1,000 lists a second.
 const REST: u32 = 30;
@@ -41,6 +44,10 @@ pub struct Publisher<'a> {
     order: Order,
     fallback: Option<String>,
     looks: u32,
+    /// Whether anything was published by this publisher.
+    begun: bool,
+    /// How often it has looked again.
+    again: u32,
     /// What the server had last, and for how many looks that is believed.
     settled: Option<(Vec<ResourceSlice>, Published, u32)>,
     /// What was asked for last and what the server kept of it, which may differ in the notation of numbers.
@@ -64,6 +71,8 @@ impl<'a> Publisher<'a> {
             order: Order::default(),
             fallback: None,
             looks: 0,
+            begun: false,
+            again: 0,
             settled: None,
             last: None,
         }
@@ -124,9 +133,17 @@ impl<'a> Publisher<'a> {
     /// What the API server refuses; publishing again later is right.
     pub fn publish(&mut self, devices: &[DeviceRecord]) -> Result<Published, Refusal> {
         self.looks += 1;
-        if self.looks >= LOOKS {
-            self.look_again(devices);
+        // An earlier publisher's objects tell nothing of what the server keeps of new ones: `look_again` says why.
+        let inherits = !self.begun && !self.cluster.resource_slices(&self.owner.node)?.is_empty();
+        if self.looks >= LOOKS || inherits {
+            self.looks = 0;
+            self.owner.uid = String::new();
+            self.again += 1;
+            if inherits || self.fallback.is_some() || self.again.is_multiple_of(CALM) {
+                self.look_again(devices)?;
+            }
         }
+        self.begun = true;
         if self.owner.uid.is_empty() {
             self.owner.uid = self.cluster.node_uid(&self.owner.node)?;
         }
@@ -149,56 +166,76 @@ impl<'a> Publisher<'a> {
                 Err(Refusal::Invalid(why)) if self.offer.shape == Shape::Both => vec![Lost::Counters(why)],
                 Err(refusal) => return Err(refusal),
             };
-            let before = self.offer.clone();
-            self.offer = below(&before, &lost)?;
-            let mut instead = Vec::new();
-            match self.offer.shape {
-                shape if shape == before.shape => {}
-                Shape::Both => {}
-                Shape::SharedOnly => instead.push("shares only: no claim gets a whole device"),
-                Shape::WholeOnly => instead.push("whole devices only: no claim gets a share"),
-            }
-            if before.taints && !self.offer.taints {
-                instead.push("healthy devices only");
-            }
-            let words: Vec<String> = lost.iter().map(Lost::words).collect();
-            let words = format!(
-                "the API server keeps no {}; published {}",
-                words.join(", no "),
-                instead.join(", and ")
-            );
-            self.fallback = Some(match self.fallback.take() {
-                Some(earlier) => format!("{earlier}; {words}"),
-                None => words,
-            });
-            self.last = None;
+            self.fall_back(&lost)?;
         }
     }
 
-    /// A node can be deleted and made again under its name, and a server can be upgraded. Neither tells.
-    fn look_again(&mut self, devices: &[DeviceRecord]) {
-        self.looks = 0;
-        self.owner.uid = String::new();
-        if self.fallback.is_none() {
-            return;
+    /// Offers what a server keeps that dropped this, and says so.
+    fn fall_back(&mut self, lost: &[Lost]) -> Result<(), Refusal> {
+        let before = self.offer.clone();
+        self.offer = below(&before, lost)?;
+        let mut instead = Vec::new();
+        match self.offer.shape {
+            shape if shape == before.shape => {}
+            Shape::Both => {}
+            Shape::SharedOnly => instead.push("shares only: no claim gets a whole device"),
+            Shape::WholeOnly => instead.push("whole devices only: no claim gets a share"),
         }
+        if before.taints && !self.offer.taints {
+            instead.push("healthy devices only");
+        }
+        let words: Vec<String> = lost.iter().map(Lost::words).collect();
+        let words = format!(
+            "the API server keeps no {}; published {}",
+            words.join(", no "),
+            instead.join(", and ")
+        );
+        self.fallback = Some(match self.fallback.take() {
+            Some(earlier) => format!("{earlier}; {words}"),
+            None => words,
+        });
+        self.last = None;
+        Ok(())
+    }
+
+    /// A node can be deleted and made again under its name, and a server's gates can be switched either way. Neither tells.
+    ///
+    /// A server whose gates are off still keeps their fields in an object that has them, so that a downgrade loses nothing
+    /// (Kubernetes' rule for disabled fields). Its scheduler takes such devices for dedicated ones all the same. So what counts is
+    /// what the server would keep of a new object.
+    fn look_again(&mut self, devices: &[DeviceRecord]) -> Result<(), Refusal> {
         let best = Offer {
             most_cores: self.offer.most_cores,
             split: self.offer.split.clone(),
             ..Offer::default()
         };
         let mut probes = pool(&self.owner, devices, &best, 1);
-        let mut kept = Vec::new();
+        let (mut kept, mut refused) = (Vec::new(), None);
         for probe in &mut probes {
             let name = probe.metadata.name.take().unwrap_or_default();
             probe.metadata.name = Some(crate::devices::probe_name(&name));
-            // One that is refused is kept as little as one that is cut.
-            kept.extend(self.cluster.probe(probe));
+            match self.cluster.probe(probe) {
+                Ok(found) => kept.push(found),
+                // What is left after a field was dropped may be refused.
+                Err(Refusal::Invalid(why)) => refused = Some(why),
+                // Another cause than a gate: what stands stays, and the next write is read back.
+                Err(_) => return Ok(()),
+            }
         }
-        if !probes.is_empty() && lost(&probes, &kept).is_empty() {
-            self.offer = best;
-            self.fallback = None;
-            self.last = None;
+        let mut gone = lost(&probes, &kept);
+        if let Some(why) = refused {
+            gone.retain(|lost| !matches!(lost, Lost::Slice(_)));
+            gone.push(Lost::Counters(why));
+        }
+        match (gone.is_empty(), self.fallback.is_some()) {
+            (true, true) if !probes.is_empty() => {
+                self.offer = best;
+                self.fallback = None;
+                self.last = None;
+                Ok(())
+            }
+            (false, false) => self.fall_back(&gone),
+            _ => Ok(()),
         }
     }
 

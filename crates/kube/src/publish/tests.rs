@@ -17,7 +17,7 @@ struct StandIn {
     no_counters: bool,
     no_taints: bool,
     strict: bool,
-    /// The server was upgraded: it keeps all.
+    /// The server was upgraded, or its gates are still on: it keeps all.
     upgraded: std::sync::atomic::AtomicBool,
     uid: Mutex<String>,
     conflicts: Mutex<u32>,
@@ -109,12 +109,27 @@ impl Cluster for StandIn {
         Ok(kept)
     }
     fn replace(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
-        let kept = self.kept(slice, self.write()?)?;
+        let mut kept = self.kept(slice, self.write()?)?;
         let mut all = self.slices.lock().expect("a lock");
         let old = all
             .iter_mut()
             .find(|old| old.metadata.name == slice.metadata.name);
         let old = old.ok_or_else(|| Refusal::NotFound("gone".into()))?;
+        // As 1.36.2 does: a field that the object has is kept, whatever the gate says now.
+        let shares = |device: &Device| {
+            device.allow_multiple_allocations.is_some() || device.consumes_counters.is_some()
+        };
+        if old.spec.shared_counters.is_some() || old.spec.devices.iter().flatten().any(shares) {
+            kept.spec.shared_counters.clone_from(&slice.spec.shared_counters);
+            let asked = slice.spec.devices.iter().flatten();
+            for (device, asked) in kept.spec.devices.iter_mut().flatten().zip(asked) {
+                let taints = device.taints.take();
+                *device = Device {
+                    taints,
+                    ..asked.clone()
+                };
+            }
+        }
         if old.metadata.resource_version != slice.metadata.resource_version {
             return Err(Refusal::Conflict("an old version".into()));
         }
@@ -340,12 +355,9 @@ fn health_comes_and_goes_without_a_restart() {
             }
         }
         assert!(!publisher.publish(&[ill(0), device(1)]).expect("the same").changed);
-        // Nor does a driver that starts again write what is there: the server added a time.
+        // Nor does a driver that starts again write what is there: the server added a time, or it was asked what it keeps.
         let mut next = Publisher::new(&server, "node", 100);
-        assert_eq!(
-            next.publish(&[ill(0), device(1)]).expect("the same").changed,
-            no_taints
-        );
+        assert!(!next.publish(&[ill(0), device(1)]).expect("the same").changed);
         publisher.publish(&[device(0), device(1)]).expect("published");
         assert_eq!(offered(), [false; 4]);
     }
@@ -376,6 +388,52 @@ fn a_server_that_was_upgraded_is_found_out() {
         .collect();
     let last = found.last().expect("many");
     assert_eq!((last.shape, &last.fallback), (Shape::Both, &None));
+}
+
+/// A server keeps the fields of objects that have them, so reading back tells nothing of it. The next driver, and the same one after a
+/// while, ask what it would keep of a new object.
+#[test]
+fn gates_that_were_switched_off_behind_a_publisher_are_found_out() {
+    for starts_again in [true, false] {
+        let server = StandIn {
+            no_capacity: true,
+            no_counters: true,
+            ..StandIn::default()
+        };
+        let keeps = |all: bool| server.upgraded.store(all, std::sync::atomic::Ordering::Relaxed);
+        keeps(true);
+        let mut publisher = Publisher::new(&server, "node", 100);
+        let before = publisher.publish(&[device(0)]).expect("published");
+        assert_eq!((before.shape, &before.fallback), (Shape::Both, &None));
+        keeps(false);
+        if starts_again {
+            publisher = Publisher::new(&server, "node", 100);
+            assert_eq!(
+                publisher.publish(&[device(0)]).expect("published").shape,
+                Shape::WholeOnly
+            );
+        }
+        let found: Vec<_> = (0..LOOKS * CALM)
+            .map(|_| publisher.publish(&[device(0)]).expect("published"))
+            .collect();
+        let last = found.last().expect("many");
+        assert_eq!(last.shape, Shape::WholeOnly, "{last:?}");
+        let said = last.fallback.as_deref().unwrap_or_default();
+        assert!(said.contains("DRAConsumableCapacity"), "{said}");
+        let all = server.slices.lock().expect("a lock").clone();
+        let names: Vec<_> = all
+            .iter()
+            .flat_map(|slice| slice.spec.devices.iter().flatten())
+            .map(|device| device.name.clone())
+            .collect();
+        assert_eq!(names.len(), 1, "{names:?}");
+        assert!(!names[0].ends_with("-shared"), "{names:?}");
+        assert!(all.iter().all(|slice| slice.spec.shared_counters.is_none()));
+        keeps(true);
+        publisher.looks = LOOKS;
+        let again = publisher.publish(&[device(0)]).expect("published");
+        assert_eq!((again.shape, &again.fallback), (Shape::Both, &None));
+    }
 }
 
 #[test]
