@@ -81,10 +81,11 @@ fn bites(slice: &SliceRecord, before: &Seen, now: &Seen) -> Vec<Bite> {
     let refused = now.refused.saturating_sub(before.refused);
     if refused > 0 {
         let share = &slice.shares.first;
+        let what = if refused == 1 { "allocation" } else { "allocations" };
         found.push(Bite {
             reason: OUT_OF_MEMORY,
             message: format!(
-                "{refused} allocations did not fit into slice {}, which holds {} of {}",
+                "{refused} {what} did not fit into slice {}, which holds {} of {}",
                 slice.name, share.memory_used_bytes, share.memory_limit_bytes
             ),
             count: refused,

@@ -25,6 +25,9 @@ use crate::node::Node;
 /// The most requests of one connection that are served at a time.
 const AT_A_TIME: usize = 32;
 
+/// Where kubelets of any root directory have the sockets of device plugins.
+const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
+
 /// Where the kubelet looks for plugins.
 #[derive(Clone, Debug)]
 pub struct Folders {
@@ -67,10 +70,15 @@ impl Folders {
         self.plugin().join("allocations")
     }
 
-    /// The folder of device plugins' sockets, with the kubelet's own.
+    /// The folder of device plugins' sockets, with the kubelet's own. A kubelet has it at one fixed place, whatever its root
+    /// directory is (seen on 1.36.2; the path is a constant of its API). Distributions may link the two.
     #[must_use]
     pub fn device_plugins(&self) -> PathBuf {
-        self.kubelet.join("device-plugins")
+        let own = self.kubelet.join("device-plugins");
+        match own.is_dir() {
+            true => own,
+            false => DEVICE_PLUGINS.into(),
+        }
     }
 
     /// The socket on which the kubelet tells which pods have which devices.
@@ -241,5 +249,13 @@ mod tests {
         }
         let folders = Folders::find(base.path()).expect("a kubelet's");
         assert!(folders.driver().starts_with(base.path()));
+        // A kubelet has device plugins at one place, whatever its root directory is.
+        assert_eq!(
+            folders.device_plugins(),
+            Path::new("/var/lib/kubelet/device-plugins")
+        );
+        let own = base.path().join("device-plugins");
+        fs::create_dir(&own).expect("made");
+        assert_eq!(folders.device_plugins(), own);
     }
 }

@@ -2,7 +2,7 @@
 //! names any more. A template is known by what it asks for, so two loops that make it make the same, and nothing has to be kept.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
@@ -78,6 +78,36 @@ impl Named {
     }
 }
 
+/// Templates that were made a moment ago. A pod is told of several times while the scheduler tries it, and each of many pods names the
+/// same template: without this eight calls of nine found it there already (three pods on 1.36.2).
+#[derive(Debug, Default)]
+struct Recent {
+    /// By namespace and name.
+    made: HashMap<(String, String), Instant>,
+}
+
+impl Recent {
+    /// For so long a template that was made is taken to be there.
+    const HOLDS: Duration = Duration::from_secs(10);
+
+    /// Whether this one has to be made.
+    fn is_due(&self, object: &Value, now: Instant) -> bool {
+        let made = self.made.get(&Self::key(object));
+        made.is_none_or(|at| now.saturating_duration_since(*at) >= Self::HOLDS)
+    }
+
+    fn note(&mut self, object: &Value, now: Instant) {
+        self.made
+            .retain(|_, at| now.saturating_duration_since(*at) < Self::HOLDS);
+        self.made.insert(Self::key(object), now);
+    }
+
+    fn key(object: &Value) -> (String, String) {
+        let of = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+        (of("namespace"), of("name"))
+    }
+}
+
 /// How often templates that no pod names are looked for, and how old such a one has to be.
 const COLLECT: Duration = Duration::from_secs(600);
 const AGE: i64 = 3600;
@@ -92,7 +122,7 @@ pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: 
     /// The pause after a failed watch or write.
     const PAUSE: Duration = Duration::from_secs(1);
     let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client.clone()), Config::default()));
-    let mut named = Named::default();
+    let (mut named, mut recent) = (Named::default(), Recent::default());
     let mut collect = tokio::time::interval(every);
     collect.tick().await;
     // Until the first list is in, nothing is known to be named by none.
@@ -145,8 +175,13 @@ pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: 
         };
         if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none()) {
             for object in objects {
-                if let Err(why) = make(&client, object).await {
-                    remark(&format!("a ResourceClaimTemplate cannot be made: {why}"));
+                let now = Instant::now();
+                if !recent.is_due(&object, now) {
+                    continue;
+                }
+                match make(&client, object.clone()).await {
+                    Ok(()) => recent.note(&object, now),
+                    Err(why) => remark(&format!("a ResourceClaimTemplate cannot be made: {why}")),
                 }
             }
         }
@@ -207,6 +242,19 @@ mod tests {
 
     use super::*;
     use crate::templates::Template;
+
+    #[test]
+    fn a_template_is_made_again_after_a_while_and_in_another_namespace() {
+        let of = |namespace: &str| json!({"metadata": {"namespace": namespace, "name": "t"}});
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        assert!(recent.is_due(&of("n"), now));
+        recent.note(&of("n"), now);
+        assert!(!recent.is_due(&of("n"), now) && recent.is_due(&of("m"), now));
+        // Others may have removed it meanwhile.
+        assert!(recent.is_due(&of("n"), now + Recent::HOLDS));
+        recent.note(&of("m"), now + Recent::HOLDS);
+        assert_eq!(recent.made.len(), 1, "what is old is forgotten");
+    }
 
     #[test]
     fn only_templates_that_the_pod_names_are_made() {

@@ -278,7 +278,14 @@ fn the_webhook_is_asked_about_pods_that_ask_for_gpus() {
     let webhook = &found.expect("a webhook")["webhooks"][0];
     assert_eq!(webhook["failurePolicy"], "Fail");
     let conditions = json!({"matchConditions": webhook["matchConditions"], "validations": []});
-    let with = |spec: Value| json!({"request": {"operation": "CREATE"}, "object": {"spec": spec}});
+    let with =
+        |spec: Value| json!({"request": {"operation": "CREATE"}, "object": {"metadata": {}, "spec": spec}});
+    // As HAMi's examples have it: devices are counted, and an annotation chooses them.
+    let chosen = |annotation: &str| {
+        let limits = json!({"nvidia.com/gpu": "2"});
+        json!({"request": {"operation": "CREATE"}, "object": {"metadata": {"annotations": {annotation: "A100"}},
+            "spec": {"containers": [{"name": "a", "resources": {"limits": limits}}]}}})
+    };
     let limits = |name: &str| {
         with(json!({"containers": [{"name": "a"}, {"name": "b", "resources": {"limits": {name: "1"}}}]}))
     };
@@ -294,6 +301,14 @@ fn the_webhook_is_asked_about_pods_that_ask_for_gpus() {
             ("elastic-gpu's", limits("elasticgpu.io/gpu-memory"), "accepted"),
             ("gpu-admission's", limits("tencent.com/vcuda-core"), "accepted"),
             ("an init container", with(first), "accepted"),
+            ("HAMi's type", chosen("nvidia.com/use-gputype"), "accepted"),
+            (
+                "HAMi's policy",
+                chosen("hami.io/gpu-scheduler-policy"),
+                "accepted",
+            ),
+            ("NVIDIA's plugin's", limits("nvidia.com/gpu"), "passed over"),
+            ("the same", chosen("nvidia.com/other"), "passed over"),
             ("processors", limits("cpu"), "passed over"),
             ("another vendor's", limits("example.com/gpu"), "passed over"),
             ("requests without limits", with(requests), "passed over"),

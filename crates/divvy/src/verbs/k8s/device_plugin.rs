@@ -155,7 +155,7 @@ fn alone(folder: &Path) -> Result<(), Fault> {
     let entries = std::fs::read_dir(folder).map_err(|error| {
         Fault::new(Code::Kubelet, format!("cannot read `{}`", folder.display()))
             .because(&error)
-            .hint("a kubelet makes this folder when it starts; `--kubelet-dir` names its parent")
+            .hint("a kubelet makes this folder when it starts, there also where its `--root-dir` is another")
     })?;
     for entry in entries.flatten() {
         let name = entry.file_name();
