@@ -11,7 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use serde_json::{Value, json};
 
 use crate::scheduler::Objects;
@@ -279,10 +279,24 @@ impl Held {
             }
             _ => {}
         }
+        for field in ["/pool/name", "/driver", "/nodeName"] {
+            let of = |slice: &Value| slice["spec"].pointer(field).cloned();
+            if old.is_some_and(|old| of(old) != of(&slice)) {
+                return refusal(422, "Invalid", &format!("spec{field}: field is immutable"));
+            }
+        }
         if let Err(why) = check(&slice) {
             return refusal(422, "Invalid", &why);
         }
-        if self.old {
+        // What an object has already is kept: a gate that is switched off loses nothing.
+        let has = |slice: &Value| {
+            let spec = &slice["spec"];
+            let of = |device: &Value| {
+                !device["allowMultipleAllocations"].is_null() || !device["consumesCounters"].is_null()
+            };
+            !spec["sharedCounters"].is_null() || spec["devices"].as_array().into_iter().flatten().any(of)
+        };
+        if self.old && !old.is_some_and(has) {
             let spec = slice["spec"].as_object_mut().expect("checked");
             spec.remove("sharedCounters");
             for device in spec
@@ -332,8 +346,12 @@ fn check(slice: &Value) -> Result<(), String> {
     if sets.len() > 8 || devices.len() > 128 {
         return Err("spec: too many".into());
     }
-    if devices.len() > 64 && devices.iter().any(|device| device.consumes_counters.is_some()) {
-        return Err("spec.devices: 64 at most with counters".into());
+    let is_more = |device: &Device| device.consumes_counters.is_some() || device.taints.is_some();
+    if devices.len() > 64 && devices.iter().any(is_more) {
+        return Err("spec.devices: 64 at most with counters or taints".into());
+    }
+    if sets.iter().any(|set| set.counters.len() > 32) {
+        return Err("spec.sharedCounters: 32 counters at most".into());
     }
     let names: std::collections::BTreeSet<_> = devices.iter().map(|device| &device.name).collect();
     if names.len() != devices.len() {
@@ -366,9 +384,13 @@ fn check(slice: &Value) -> Result<(), String> {
             if let Some(range) = &policy.valid_range {
                 let (min, max) = (number(&range.min), range.max.as_ref().map_or(u64::MAX, number));
                 let step = range.step.as_ref().map_or(1, number);
-                let default = policy.default.as_ref().map_or(min, number);
+                let Some(default) = policy.default.as_ref().map(number) else {
+                    return Err(format!("{name}: requestPolicy.default is required"));
+                };
                 let steps = |amount: u64| (amount - min).is_multiple_of(step);
+                let first = range.step.as_ref().map_or(min, |step| min + number(step));
                 if max > number(&capacity.value)
+                    || first > number(&capacity.value)
                     || !(min..=max).contains(&default)
                     || !steps(default)
                     || !steps(max)

@@ -75,6 +75,11 @@ impl Cluster {
             "/api/v1/namespaces",
             &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": own}}),
         );
+        // A controller makes it a moment later; until then pods are refused.
+        until("the namespace has its service account", || {
+            let path = format!("/api/v1/namespaces/{own}/serviceaccounts/default");
+            cluster.ask("GET", &path, None).ok()
+        });
         cluster.make(
             "/api/v1/nodes",
             &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": own, "labels": {"divvy-test": own}}}),

@@ -77,7 +77,11 @@ impl Objects {
         };
         let path = parts.join("/");
         let answer = match method {
-            "GET" => return self.look(&path),
+            "GET" => {
+                let answer = self.look(&path);
+                self.accounts(parts);
+                return answer;
+            }
             "POST" if parts.last().is_some_and(|kind| known.contains(kind)) => {
                 self.create(&path, parts, body)
             }
@@ -105,6 +109,17 @@ impl Objects {
         answer
     }
 
+    /// A namespace gets its service account behind the first look at it: a controller makes it, and takes a moment.
+    fn accounts(&mut self, parts: &[&str]) {
+        if let ["api", "v1", "namespaces", namespace, "serviceaccounts", "default"] = parts
+            && self.all.contains_key(&format!("api/v1/namespaces/{namespace}"))
+        {
+            let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": "default", "namespace": namespace}});
+            self.all.entry(parts.join("/")).or_insert(account);
+        }
+    }
+
     fn look(&self, path: &str) -> Answer {
         if let Some(found) = self.all.get(path) {
             return (200, found.clone());
@@ -130,6 +145,11 @@ impl Objects {
         }
         if let [.., "namespaces", namespace, kind] = parts {
             body["metadata"]["namespace"] = (*namespace).into();
+            let account = format!("api/v1/namespaces/{namespace}/serviceaccounts/default");
+            if *kind == "pods" && !self.all.contains_key(&account) {
+                let why = format!("error looking up service account {namespace}/default");
+                return refusal(403, "Forbidden", &why);
+            }
             if *kind == "resourceclaims"
                 && let Err(over) = self.quota(namespace, &body)
             {
@@ -303,7 +323,7 @@ impl Objects {
                     "request": if sub.is_empty() { request.name.clone() } else { format!("{}/{sub}", request.name) }});
                 if device.shared {
                     self.version += 1;
-                    result["shareID"] = format!("share-{}", self.version).into();
+                    result["shareID"] = format!("00000000-0000-4000-8000-{:012x}", self.version).into();
                     let consumed = device.capacities.iter().zip(&pick.consumed);
                     // Names without the driver's domain, as they were published.
                     let plain = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();

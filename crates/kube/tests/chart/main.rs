@@ -4,6 +4,7 @@
 //! no others.
 
 mod policies;
+mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -220,6 +221,7 @@ fn every_object_is_what_its_published_type_says() {
             assert_eq!(check(object), Ok(Vec::new()), "{mode}: {name}");
             assert!(names.insert(name.clone()), "{mode}: {name} is there twice");
         }
+        assert_eq!(server::takes(mode, &objects), Ok(()), "{mode}");
     }
     let wrong = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"sellector": {"a": "b"}}});
     assert_eq!(
@@ -741,6 +743,12 @@ fn mounts_are_narrow() {
             .collect();
         assert!(
             !paths.contains(&"/var/lib/kubelet") && paths.contains(&"/var/lib/kubelet/plugins"),
+            "{paths:?}"
+        );
+        let is_fallback = values["mode"] == "fallback";
+        assert_eq!(
+            paths.contains(&"/var/lib/kubelet/device-plugins"),
+            is_fallback,
             "{paths:?}"
         );
         for kind in ["Deployment", "DaemonSet"] {
