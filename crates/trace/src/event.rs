@@ -124,8 +124,6 @@ pub struct Kernel {
     pub shared: u32,
     /// Blocks can wait for one another.
     pub cooperative: bool,
-    /// Its arguments in order, as texts: CUDA's driver knows their sizes only.
-    pub arguments: Vec<String>,
 }
 
 impl Event {
@@ -258,18 +256,8 @@ fn encode_operation(operation: &Operation, into: &mut Vec<u8>) {
     if let Some(kernel) = &operation.kernel {
         let sizes = kernel.grid.iter().chain(&kernel.block);
         words(into, &sizes.map(|&size| u64::from(size)).collect::<Vec<_>>());
-        words(
-            into,
-            &[
-                u64::from(kernel.shared),
-                u64::from(kernel.cooperative),
-                kernel.arguments.len() as u64,
-            ],
-        );
+        words(into, &[u64::from(kernel.shared), u64::from(kernel.cooperative)]);
         text(into, &kernel.name);
-        for argument in &kernel.arguments {
-            text(into, argument);
-        }
     }
 }
 
@@ -333,14 +321,12 @@ impl Reader<'_> {
                 *size = self.number()?;
             }
             let [x, y, z, p, q, r] = sizes;
-            let (shared, cooperative, count) = (self.number()?, self.word()? != 0, self.word()?);
             operation.kernel = Some(Kernel {
                 grid: [x, y, z],
                 block: [p, q, r],
-                shared,
-                cooperative,
+                shared: self.number()?,
+                cooperative: self.word()? != 0,
                 name: self.text()?,
-                arguments: (0..count).map(|_| self.text()).collect::<Option<_>>()?,
             });
         }
         Some(operation)
@@ -374,7 +360,6 @@ mod tests {
             block: [4, 5, 6],
             shared: 7,
             cooperative: true,
-            arguments: vec!["0x7f00*".into(), "0x04".into()],
         };
         vec![
             Event::Process {

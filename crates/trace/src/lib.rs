@@ -16,8 +16,6 @@ mod chunk;
 mod clock;
 mod event;
 mod follow;
-#[doc(hidden)]
-pub mod fuzzing;
 mod origin;
 mod roles;
 mod show;

@@ -6,4 +6,3 @@ pub mod free_list;
 pub mod heap;
 pub mod mapping;
 pub mod store;
-pub mod zeros;

@@ -4,8 +4,7 @@ use divvy_abi::nvml::*;
 
 use super::Result;
 use super::args::{In, Out, field};
-use super::divisible::code;
-use super::mig::{Inner, compute_of_handle, destroy_compute};
+use super::mig::{Inner, code, compute_of_handle, destroy_compute};
 use super::state;
 use crate::mig::{ComputeInstance, ComputeKind, State};
 
