@@ -86,6 +86,32 @@ impl Users {
         assert!(gone, "{} is still there", user.name);
     }
 
+    /// Gives a user of them 16 subordinate numbers, as /etc/subuid has them; the first. They go with the user.
+    pub fn give_subordinates(&self, user: &User) -> u32 {
+        const FIRST: u32 = 3_100_000;
+        let _alone = lock();
+        // usermod(8) gives none where the file is not there.
+        File::options()
+            .create(true)
+            .append(true)
+            .open("/etc/subuid")
+            .expect("the subordinate numbers");
+        let text = fs::read_to_string("/etc/subuid").expect("the subordinate numbers");
+        let ends = text.lines().filter_map(|line| {
+            let mut numbers = line.split(':').skip(1).map(|field| field.parse::<u32>().ok());
+            Some(numbers.next()?? + numbers.next()??)
+        });
+        let first = ends.max().unwrap_or(0).max(FIRST);
+        change(user, "--add-subuids", first);
+        first
+    }
+
+    /// Takes the numbers from `first` on from a user.
+    pub fn take_subordinates(&self, user: &User, first: u32) {
+        let _alone = lock();
+        change(user, "--del-subuids", first);
+    }
+
     /// All of them.
     fn all(&self) -> [&User; 4] {
         [&self.alice, &self.bob, &self.mallory, &self.agent]
@@ -106,6 +132,14 @@ fn lock() -> File {
     let file = File::create("/run/divvy-tests.lock").expect("a lock");
     flock(&file, FlockOperation::LockExclusive).expect("locked");
     file
+}
+
+/// The number of subordinate users that a user is given.
+const SUBORDINATES: u32 = 16;
+
+fn change(user: &User, how: &str, first: u32) {
+    let range = format!("{first}-{}", first + SUBORDINATES - 1);
+    succeeded(&finish(Command::new("usermod").args([how, &range, &user.name])));
 }
 
 fn make(name: &str, folder: &Path, who: &str) -> User {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use divvy_host::{Inventory, Nvidia, Sources};
 use divvy_model::{Code, Fault, SliceRecord};
 
+use crate::accounts::Accounts;
 use crate::admission::admit::Admission;
 use crate::admission::claims::Claims;
 use crate::admission::create::Requests;
@@ -60,6 +61,8 @@ pub struct Daemon {
     pub(crate) settings: Arc<Current>,
     /// The agent's own user.
     pub(crate) uid: u32,
+    /// Which user each user counts for.
+    pub(crate) accounts: Arc<Accounts>,
     pub(crate) nvidia: Arc<Nvidia>,
     started_at: String,
     pub(crate) state: Shared,
@@ -130,7 +133,8 @@ impl Daemon {
         };
         let user = rustix::process::getuid();
         let uid = user.as_raw();
-        let journal = Arc::new(Journal::at(run.clone(), uid));
+        let accounts = Accounts::of_machine();
+        let journal = Arc::new(Journal::at(run.clone(), uid, accounts.clone()));
         journal.note(Incident {
             kind: EventKind::AgentStarted,
             slice: None,
@@ -158,6 +162,7 @@ impl Daemon {
             uid,
             nvidia,
             journal,
+            accounts,
             inventory,
         });
         daemon.adoption.adopt();
@@ -181,11 +186,12 @@ impl Daemon {
             nvidia,
             journal,
             leasing,
+            accounts,
             inventory,
         } = parts;
         let (admits_others, mig_instances) = (settings.admit_others, settings.mig_instances);
         let (settings, nvidia) = (Arc::new(Current::of(settings)), Arc::new(nvidia));
-        let state = Shared::of(State::with(inventory));
+        let state = Shared::of(State::with(inventory, accounts.clone()));
         let unmanaged = Arc::new(Nudge::default());
         let untidy = Arc::new(Untidy::default());
         let members = Arc::new(Members {
@@ -398,6 +404,7 @@ impl Daemon {
             run,
             settings,
             uid,
+            accounts,
             nvidia,
             started_at: clock::now(),
             state,
@@ -512,12 +519,12 @@ impl Daemon {
         self.line.store_in_time(&mut state);
         let alive = !state.slices.is_empty() || !state.queue.is_empty() || self.modes.is_untidy();
         drop(state);
-        self.look_after_log();
+        self.look_after_files();
         alive
     }
 
-    /// Begins a new log where it is full, and reports how many lines of users were left out.
-    fn look_after_log(&self) {
+    /// Looks at the files of users, begins a new log where it is full, and reports how many lines of users were left out.
+    fn look_after_files(&self) {
         const LOOK: std::time::Duration = std::time::Duration::from_secs(1);
         let mut looked = self.log_looked_at.lock().unwrap_or_else(PoisonError::into_inner);
         if looked.is_some_and(|looked| looked.elapsed() < LOOK) {
@@ -525,6 +532,7 @@ impl Daemon {
         }
         *looked = Some(Instant::now());
         drop(looked);
+        self.accounts.refresh();
         for (uid, count) in self.journal.lines.settle() {
             tracing::warn!(uid, count, "lines about what this user did were left out");
         }
@@ -550,6 +558,7 @@ struct Parts {
     nvidia: Nvidia,
     journal: Arc<Journal>,
     leasing: Arc<Leasing>,
+    accounts: Arc<Accounts>,
     inventory: Inventory,
 }
 

@@ -28,6 +28,7 @@
 // Test code may use file functions that the product may not.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod accounts;
 mod admission;
 pub mod api;
 mod daemon;

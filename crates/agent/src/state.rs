@@ -7,6 +7,7 @@ use std::time::Instant;
 use divvy_host::Inventory;
 use divvy_model::{Code, DeviceRecord, Fault, SliceRecord};
 
+use crate::accounts::Accounts;
 use crate::admission::owner::Owner;
 use crate::admission::waiters::Queue;
 use crate::decide::family::Family;
@@ -36,6 +37,8 @@ pub(crate) struct State {
     pub ended_at: Option<Instant>,
     /// The processes on each device and in no ledger at the last audit, by the device's UUID.
     unmanaged: HashMap<String, HashSet<u32>>,
+    /// Which user each user counts for.
+    pub accounts: Arc<Accounts>,
 }
 
 /// The state behind its lock, shared by the agent's parts.
@@ -56,9 +59,10 @@ impl Shared {
 
 impl State {
     /// The state of an agent that has just started.
-    pub fn with(inventory: Inventory) -> Self {
+    pub fn with(inventory: Inventory, accounts: Arc<Accounts>) -> Self {
         Self {
             inventory,
+            accounts,
             ..Self::default()
         }
     }
@@ -92,10 +96,20 @@ impl State {
             .values()
             .filter(|slice| family.is_outermost(&slice.record));
         let tenant = |slice: &Slice| Tenant {
-            uid: slice.record.uid,
+            id: slice.record.id.clone(),
+            accounts: self.accounts_of(&slice.record),
             holds: slice.holds(),
         };
         Tenants(outermost.map(tenant).collect())
+    }
+
+    /// The accounts that a slice counts for: its own, and what its user counts for by now.
+    fn accounts_of(&self, record: &SliceRecord) -> Vec<u32> {
+        let mut accounts = self.accounts.of(record.uid);
+        if !accounts.contains(&record.account()) {
+            accounts.push(record.account());
+        }
+        accounts
     }
 
     /// The slice of this name, id or unique prefix of an id. The caller's own slice of the name comes first, then

@@ -232,6 +232,8 @@ codes! {
         "`divvy slurm prolog` gives a job the slice that Slurm counted for it, and could not. The message says why. What an administrator has to repair fails the prolog, and Slurm drains the node: the slurmd log has the sentence. A job that has to be changed is held, or ended where it cannot be held. A job that may start later is put back into the queue. `divvy slurm setup` names what is wrong with a node's configuration."
     99 Internal ACT "something unforeseen"
         "The operating system refused something Divvy had no reason to expect. The message and the agent's log say what."
+    100 UnclearAccount ACT "it is not clear whose quota a slice counts for"
+        "A user with subordinate numbers in /etc/subuid has one quota, by whichever of them it asks. Ranges of several users have the number of the user that asks. Ask as your own user, or have the administrator set the ranges in /etc/subuid apart."
 }
 
 impl fmt::Display for Code {

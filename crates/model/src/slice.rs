@@ -352,6 +352,10 @@ pub struct SliceRecord {
     pub name: String,
     /// Who holds it, by user id.
     pub uid: u32,
+    /// For whose quota and debts it counts, by user id, where that is another than who holds it: /etc/subuid gives the holder's
+    /// number to that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account_uid: Option<u32>,
     /// Its share of each of its devices.
     #[serde(flatten)]
     pub shares: Shares,
@@ -507,6 +511,12 @@ impl SliceRecord {
     #[must_use]
     pub fn device_uid(&self) -> u32 {
         self.worker.as_ref().map_or(self.uid, |worker| worker.uid)
+    }
+
+    /// The user whose quota and debts it counts for.
+    #[must_use]
+    pub fn account(&self) -> u32 {
+        self.account_uid.unwrap_or(self.uid)
     }
 
     /// The user that may resize it, delete it and choose what it goes with: for a job's slice the agent's, `agent`.

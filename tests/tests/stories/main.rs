@@ -3,6 +3,7 @@
 //! Each scenario has a host of its own (`divvy_tests::host::Host`): a run directory, an agent and emulated devices that
 //! no other scenario sees, so they run side by side.
 
+mod accounts;
 mod agent;
 mod attach;
 mod audit;

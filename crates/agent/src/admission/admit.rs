@@ -73,6 +73,7 @@ impl Admission {
     ) -> Result<CreatedSlice, Fault> {
         let before = state.inventory.clone();
         let outcome = self.try_admit(state, peer, wanted, ahead);
+        let outcome = outcome.map_err(|fault| state.accounts.explain(peer.uid, fault));
         let keeps = match &outcome {
             Ok(_) => !wanted.ask.dry_run,
             Err(fault) => !wanted.ask.dry_run && may_change(fault.code),
@@ -137,6 +138,16 @@ impl Admission {
         })
     }
 
+    /// The account that a new slice counts for: inside another slice, that one's.
+    fn account_of(&self, state: &State, owner: Peer, wanted: &Wanted) -> Result<u32, Fault> {
+        let parent = wanted.parent.as_ref().and_then(|id| state.slices.get(id));
+        match parent {
+            Some(parent) => Ok(parent.record.account()),
+            None if owner.is_trusted(self.uid) => Ok(owner.uid),
+            None => state.accounts.require(owner.uid),
+        }
+    }
+
     fn try_admit(
         &self,
         state: &mut State,
@@ -146,6 +157,7 @@ impl Admission {
     ) -> Result<CreatedSlice, Fault> {
         let ask = &wanted.ask;
         let owner = self.owner_of(peer, wanted)?;
+        let account = self.account_of(state, owner, wanted)?;
         let mut enforcement = enforce(&ask.request)?;
         let terms = ask.request.terms.compute;
         compute::check(&terms)?;
@@ -205,6 +217,7 @@ impl Admission {
             id: id.clone(),
             name,
             uid: owner.uid,
+            account_uid: (account != owner.uid).then_some(account),
             bypasses: enforcement.bypasses,
             warnings: unsupervised.into_iter().collect(),
             created_at: clock::now(),

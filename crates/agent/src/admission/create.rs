@@ -67,6 +67,10 @@ impl Requests {
     /// The refusals of policy and admission, [`Code::NotAllowed`], [`Code::NameTaken`], [`Code::RunDir`].
     pub fn create(&self, peer: Peer, ask: &CreateSlice) -> Result<CreatedSlice, Fault> {
         self.admission.may_create(peer)?;
+        if let Some(owner) = &ask.for_job {
+            let accounts = self.state.lock().accounts.clone();
+            accounts.prepare(owner.uid);
+        }
         self.homes.members.ask_page_servers(&self.state, peer.uid);
         let wanted = match self.resolve(peer, ask)? {
             Resolved::Done(created) => return self.prepared(*created, ask.dry_run),
@@ -340,7 +344,7 @@ impl Requests {
         }
         // A process has one place. A second request goes to the end.
         state.queue.waiters.retain(|waiter| !mine(waiter));
-        state.queue.require_room(peer, self.uid)?;
+        state.queue.require_room(peer, self.uid, &state.accounts)?;
         let ticket = fresh_id(&state)?;
         let stored = StoredWaiter {
             ticket: ticket.clone(),

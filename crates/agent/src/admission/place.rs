@@ -48,10 +48,11 @@ impl Host for Looks<'_> {
 
 impl Placing {
     /// The agent's rules for a user.
-    pub fn rules(settings: &Settings, asker: u32) -> Rules<'_> {
+    pub fn rules<'a>(settings: &'a Settings, state: &State, asker: u32) -> Rules<'a> {
         Rules {
             settings,
             asker,
+            account: state.accounts.one(asker),
             name_of: user_name,
         }
     }
@@ -72,7 +73,7 @@ impl Placing {
         state.inventory.refresh(&self.nvidia);
         let asked = asked(&mut state.inventory, &wanted.ask)?;
         let settings = self.settings.get();
-        let rules = Self::rules(&settings, peer.uid);
+        let rules = Self::rules(&settings, state, peer.uid);
         if let Some(id) = &wanted.parent {
             let slice = state.slices.get_mut(id).ok_or_else(gone)?;
             let usages = slice.usages();
@@ -116,7 +117,7 @@ impl Placing {
     ) -> Result<ModeTerms, Fault> {
         let settings = self.settings.get();
         let question = Question {
-            rules: Self::rules(&settings, uid),
+            rules: Self::rules(&settings, state, uid),
             request: &wanted.ask.request,
             isolation,
             ahead: &Ahead::default(),

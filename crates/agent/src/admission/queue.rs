@@ -45,8 +45,9 @@ impl Line {
             let is_unknown = refusal.is_some() && waiter.watched.life() == Life::Unknown;
             match (turn(refusal, self.nvidia.is_silent(), is_unknown), outcome) {
                 (Turn::Waits, Err(fault)) => {
+                    let account = state.accounts.one(peer.uid);
                     let devices = || self.admission.placing.candidates(state, wanted);
-                    let waits_for = WaitsFor::of(wanted.parent.as_deref(), peer.uid, fault.code, devices);
+                    let waits_for = WaitsFor::of(wanted.parent.as_deref(), account, fault.code, devices);
                     ahead.add(&waits_for);
                     waiter.on = waits_for.names();
                     waiter.why = Some(fault);

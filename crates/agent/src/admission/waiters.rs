@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use divvy_model::Fault;
 use serde::{Deserialize, Serialize};
 
+use crate::accounts::Accounts;
 use crate::admission::wanted::Wanted;
 use crate::api::{CreatedSlice, Standing};
-use crate::decide::queue::{require_place, standing};
+use crate::decide::queue::{Party, require_place, standing};
 use crate::system::peer::Peer;
 use crate::system::watched::Watched;
 
@@ -86,9 +87,13 @@ impl Queue {
     ///
     /// # Errors
     /// [`divvy_model::Code::QueueFull`].
-    pub fn require_room(&self, peer: Peer, agent: u32) -> Result<(), Fault> {
-        let waiting: Vec<u32> = self.waiters.iter().map(|waiter| waiter.stored.uid).collect();
-        require_place(&waiting, peer.uid, agent)
+    pub fn require_room(&self, peer: Peer, agent: u32, accounts: &Accounts) -> Result<(), Fault> {
+        let party = |uid: u32| Party {
+            account: accounts.one(uid),
+            is_trusted: uid == 0 || uid == agent,
+        };
+        let waiting = self.waiters.iter().map(|waiter| party(waiter.stored.uid));
+        require_place(&waiting.collect::<Vec<_>>(), party(peer.uid))
     }
 
     /// The state of the waiter at `at`.
@@ -131,7 +136,7 @@ mod tests {
         let mut entered = 0;
         for pid in 0..count {
             let peer = Peer { uid, pid, since: 1 };
-            match queue.require_room(peer, AGENT) {
+            match queue.require_room(peer, AGENT, &Accounts::default()) {
                 Ok(()) => entered += 1,
                 Err(fault) => {
                     assert_eq!(fault.code, Code::QueueFull);

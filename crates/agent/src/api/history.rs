@@ -17,6 +17,9 @@ pub struct HistoryRecord {
     pub slice: String,
     /// Its user's id.
     pub uid: u32,
+    /// For whose quota it counted, by user id, where that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account_uid: Option<u32>,
     /// When it began, RFC 3339, UTC.
     pub created_at: String,
     /// When it ended.
@@ -63,6 +66,7 @@ impl HistoryRecord {
             slice_id: slice.id.clone(),
             slice: slice.name.clone(),
             uid: slice.uid,
+            account_uid: slice.account_uid,
             created_at: slice.created_at.clone(),
             ended_at,
             command: slice.command.iter().take(WORDS).map(cut).collect(),

@@ -107,7 +107,7 @@ impl Question<'_> {
             let share = self.share_of(&device, tenants)?;
             placed.push((device, share));
         }
-        if self.ahead.users.contains(&self.rules.asker) {
+        if self.ahead.accounts.contains(&self.rules.account) {
             return Err(Fault::new(
                 Code::QuotaFull,
                 "other runs of yours wait until slices of yours have ended",
@@ -139,9 +139,9 @@ impl Question<'_> {
                 view.check_least(share)?;
                 view.check_size(share)?;
                 let compute = request.terms.compute.share;
-                rules.quota().check_compute(rules.asker, device, compute)?;
+                rules.quota().check_compute(rules.account, device, compute)?;
             }
-            rules.quota().check_size(rules.asker, device, share)?;
+            rules.quota().check_size(rules.account, device, share)?;
         }
         Ok(share)
     }
@@ -158,10 +158,10 @@ impl Question<'_> {
             true => view.admit_whole()?,
             false => view.admit(share)?,
         }
-        rules.check_quota(&tenants, rules.asker, device, share, 1)?;
+        rules.check_quota(&tenants, rules.account, device, share, 1)?;
         if !request.terms.whole {
             self.mode_on(&view)?;
-            rules.check_compute(&tenants, rules.asker, device, &request.terms.compute, None)?;
+            rules.check_compute(&tenants, rules.account, device, &request.terms.compute, None)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use divvy_model::{Code, Fault};
 
-/// The places of one foreign user.
+/// The places of one foreign account.
 pub const PER_USER: usize = 8;
 /// The places of all foreign users together.
 pub const FOREIGN: usize = 192;
@@ -32,8 +32,8 @@ pub fn may_change(code: Code) -> bool {
 pub struct Ahead {
     /// Waiters by device.
     pub devices: HashMap<String, usize>,
-    /// Users whose runs wait for slices of their own to end.
-    pub users: HashSet<u32>,
+    /// Accounts whose runs wait for slices of their own to end.
+    pub accounts: HashSet<u32>,
     /// Slices inside which runs wait for space.
     pub parents: HashSet<String>,
 }
@@ -43,21 +43,26 @@ pub struct Ahead {
 pub enum WaitsFor {
     /// Space in a slice, by id.
     Parent(String),
-    /// The end of slices of its own user.
-    User(u32),
+    /// The end of slices of its own account.
+    Account(u32),
     /// One of these devices, by UUID.
     Devices(HashSet<String>),
 }
 
 impl WaitsFor {
-    /// The resource for which a request of user `uid` waits after a refusal with `code`. `devices` are those it may
+    /// The resource for which a request of `account` waits after a refusal with `code`. `devices` are those it may
     /// land on; they are computed only where they count.
     #[must_use]
-    pub fn of(parent: Option<&str>, uid: u32, code: Code, devices: impl FnOnce() -> HashSet<String>) -> Self {
+    pub fn of(
+        parent: Option<&str>,
+        account: u32,
+        code: Code,
+        devices: impl FnOnce() -> HashSet<String>,
+    ) -> Self {
         match (parent, code) {
             (Some(parent), _) => Self::Parent(parent.to_owned()),
             // A user's own quota keeps no other user waiting.
-            (None, Code::QuotaFull) => Self::User(uid),
+            (None, Code::QuotaFull) => Self::Account(account),
             (None, _) => Self::Devices(devices()),
         }
     }
@@ -67,7 +72,7 @@ impl WaitsFor {
     pub fn names(&self) -> HashSet<String> {
         match self {
             Self::Parent(id) => HashSet::from([id.clone()]),
-            Self::User(uid) => HashSet::from([format!("user {uid}")]),
+            Self::Account(account) => HashSet::from([format!("user {account}")]),
             Self::Devices(uuids) => uuids.clone(),
         }
     }
@@ -80,8 +85,8 @@ impl Ahead {
             WaitsFor::Parent(id) => {
                 self.parents.insert(id.clone());
             }
-            WaitsFor::User(uid) => {
-                self.users.insert(*uid);
+            WaitsFor::Account(account) => {
+                self.accounts.insert(*account);
             }
             WaitsFor::Devices(uuids) => {
                 for uuid in uuids {
@@ -114,21 +119,28 @@ pub fn turn(refusal: Option<Code>, driver_is_silent: bool, caller_is_unknown: bo
     }
 }
 
-/// Refuses one more waiter of user `uid` where the queue has no place for it. `waiting` are the users of the present
-/// waiters. `agent` is the agent's own user: it and root have places of their own.
+/// The party that a run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// The account.
+    pub account: u32,
+    /// It is root or the agent's own user, which have places of their own.
+    pub is_trusted: bool,
+}
+
+/// Refuses one more waiter where the queue has no place for it. `waiting` are the present ones.
 ///
 /// # Errors
 /// [`Code::QueueFull`].
-pub fn require_place(waiting: &[u32], uid: u32, agent: u32) -> Result<(), Fault> {
-    let is_trusted = |uid: u32| uid == 0 || uid == agent;
-    let own = waiting.iter().filter(|other| **other == uid).count();
-    if !is_trusted(uid) && own >= PER_USER {
-        let message = format!("user {uid} has {own} places in the queue");
+pub fn require_place(waiting: &[Party], party: Party) -> Result<(), Fault> {
+    let own = waiting.iter().filter(|other| **other == party).count();
+    if !party.is_trusted && own >= PER_USER {
+        let message = format!("user {} has {own} places in the queue", party.account);
         return Err(Fault::new(Code::QueueFull, message)
             .hint("wait until one of them is served, or end one that waits"));
     }
-    let foreign = || waiting.iter().filter(|other| !is_trusted(**other)).count();
-    if waiting.len() >= ALL || !is_trusted(uid) && foreign() >= FOREIGN {
+    let foreign = || waiting.iter().filter(|other| !other.is_trusted).count();
+    if waiting.len() >= ALL || !party.is_trusted && foreign() >= FOREIGN {
         return Err(Fault::new(Code::QueueFull, "the queue is full").hint("try again later"));
     }
     Ok(())

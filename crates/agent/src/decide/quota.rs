@@ -1,4 +1,4 @@
-//! Quotas: how much one user's slices may have together, so that one of thirty users cannot take the whole device.
+//! Quotas: how much one user's slices may have together, those of its subordinate users included, so that one of thirty users cannot take the whole device.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use divvy_model::{Bytes, Code, Compute, DeviceRecord, Fault, MemoryAmount};
 
 use crate::decide::admission::Hold;
 
-/// The limits that the configuration sets for each user.
+/// The limits that the configuration sets for each account: a user, with its subordinate users.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
     /// Memory of one device, contexts included.
@@ -19,21 +19,21 @@ pub struct Quota {
     pub name_of: fn(u32) -> String,
 }
 
-/// The slices of one user.
+/// The slices of one account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Having<'a> {
-    /// The user's slices on the device that is asked for.
+    /// Its slices on the device that is asked for.
     pub holds: Vec<&'a Hold>,
-    /// The user's slices on all devices.
+    /// Its slices on all devices.
     pub slices: u32,
 }
 
 impl Quota {
-    /// Whether a slice of `memory` of `device` would be within the quota of user `uid` if the user had nothing else.
+    /// Whether a slice of `memory` of `device` would be within the quota of `account` if it had nothing else.
     ///
     /// # Errors
     /// [`Code::OverQuota`], which waiting does not change.
-    pub fn check_size(&self, uid: u32, device: &DeviceRecord, memory: Bytes) -> Result<(), Fault> {
+    pub fn check_size(&self, account: u32, device: &DeviceRecord, memory: Bytes) -> Result<(), Fault> {
         let Some(most) = self.memory_of(device).filter(|most| memory > *most) else {
             return Ok(());
         };
@@ -41,7 +41,7 @@ impl Quota {
             Code::OverQuota,
             format!(
                 "{memory} is more than all slices of {} together may have of {} ({most})",
-                (self.name_of)(uid),
+                (self.name_of)(account),
                 device.uuid
             ),
         )
@@ -57,14 +57,14 @@ impl Quota {
             .map(|amount| amount.on_device_of(device.memory_usable_bytes()))
     }
 
-    /// Whether user `uid`, who has `having`, may have `more` memory of `device`, in `new` new slices.
+    /// Whether `account`, which has `having`, may have `more` memory of `device`, in `new` new slices.
     ///
     /// # Errors
     /// [`Code::QuotaFull`], which says what is left and which slices have the rest. The request fits once some of them
     /// have ended.
     pub fn admit(
         &self,
-        uid: u32,
+        account: u32,
         having: &Having<'_>,
         device: &DeviceRecord,
         more: Bytes,
@@ -84,7 +84,7 @@ impl Quota {
             return refused(
                 format!(
                     "{} has {} slices, and may have {most}",
-                    (self.name_of)(uid),
+                    (self.name_of)(account),
                     having.slices
                 ),
                 "end or delete one, or run the program in it with --slice; see divvy ps".into(),
@@ -103,19 +103,19 @@ impl Quota {
                 "cannot reserve {} on {}: the slices of {} may have {most} of it",
                 more,
                 device.uuid,
-                (self.name_of)(uid)
+                (self.name_of)(account)
             ),
             left_of_it(left),
         )
     }
 
-    /// Whether `share` of a device's time would be within the quota of user `uid` if the user had nothing else.
+    /// Whether `share` of a device's time would be within the quota of `account` if it had nothing else.
     ///
     /// # Errors
     /// [`Code::OverQuota`], which waiting does not change.
     pub fn check_compute(
         &self,
-        uid: u32,
+        account: u32,
         device: &DeviceRecord,
         share: Option<Compute>,
     ) -> Result<(), Fault> {
@@ -129,7 +129,7 @@ impl Quota {
             Code::OverQuota,
             format!(
                 "{share} is more than all slices of {} together may have of the time of {} ({most})",
-                (self.name_of)(uid),
+                (self.name_of)(account),
                 device.uuid
             ),
         )
@@ -137,14 +137,14 @@ impl Quota {
         .hint(format!("ask for at most {most}: waiting does not help")))
     }
 
-    /// Whether user `uid` may be promised `share` of the device's time. `holds` are the user's other slices on
+    /// Whether `account` may be promised `share` of the device's time. `holds` are the user's other slices on
     /// `device`.
     ///
     /// # Errors
     /// [`Code::QuotaFull`], saying what is left and which slices have the rest.
     pub fn admit_compute(
         &self,
-        uid: u32,
+        account: u32,
         holds: &[&Hold],
         device: &DeviceRecord,
         share: Option<Compute>,
@@ -162,7 +162,7 @@ impl Quota {
         let message = format!(
             "cannot promise {share} of {}: the slices of {} may have {most} of its time",
             device.uuid,
-            (self.name_of)(uid)
+            (self.name_of)(account)
         );
         let names: Vec<String> = promised()
             .map(|hold| format!("slice {} has {}", hold.name, hold.compute))

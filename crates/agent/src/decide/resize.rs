@@ -78,10 +78,12 @@ impl Change<'_> {
         view.readmit(self.before, share)?;
         if share > self.before {
             require_answers()?;
-            let (rules, uid) = (&self.rules, self.record.uid);
-            rules.quota().check_size(uid, self.device, share)?;
             let more = Bytes(share.0 - self.before.0);
-            rules.check_quota(self.tenants, uid, self.device, more, 0)?;
+            for account in self.tenants.accounts_of(&self.record.id) {
+                self.rules.quota().check_size(*account, self.device, share)?;
+                self.rules
+                    .check_quota(self.tenants, *account, self.device, more, 0)?;
+            }
         }
         Ok(share)
     }
@@ -151,10 +153,16 @@ pub fn compute_resized(
     }
     check_promise(&terms)?;
     check_inside(family, record, terms)?;
+    let rules = Rules {
+        asker: record.uid,
+        ..*rules
+    };
     for share in record.shares.iter() {
         let device = device_of(inventory, &share.device_uuid)?;
-        rules.quota().check_compute(record.uid, &device, terms.share)?;
-        rules.check_compute(tenants, record.uid, &device, &terms, Some(&record.id))?;
+        for account in tenants.accounts_of(&record.id) {
+            rules.quota().check_compute(*account, &device, terms.share)?;
+            rules.check_compute(tenants, *account, &device, &terms, Some(&record.id))?;
+        }
     }
     Ok(terms)
 }

@@ -20,8 +20,10 @@ pub struct UsedOn {
 /// A slice with what it holds of each of its devices, by UUID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// Its user.
-    pub uid: u32,
+    /// The slice's id.
+    pub id: String,
+    /// The accounts that it counts for: one, unless the user's ranges have changed since it was made.
+    pub accounts: Vec<u32>,
     /// Its holds.
     pub holds: Vec<(String, Hold)>,
 }
@@ -39,9 +41,16 @@ impl Tenants {
         here.map(|(_, hold)| hold.clone()).collect()
     }
 
-    fn of_user(&self, uid: u32) -> Self {
-        let own = self.0.iter().filter(|tenant| tenant.uid == uid);
+    fn of_account(&self, account: u32) -> Self {
+        let own = self.0.iter().filter(|tenant| tenant.accounts.contains(&account));
         Self(own.cloned().collect())
+    }
+
+    /// The accounts that a slice counts for.
+    #[must_use]
+    pub fn accounts_of(&self, id: &str) -> &[u32] {
+        let found = self.0.iter().find(|tenant| tenant.id == id);
+        found.map_or(&[][..], |tenant| tenant.accounts.as_slice())
     }
 }
 
@@ -52,6 +61,8 @@ pub struct Rules<'a> {
     pub settings: &'a Settings,
     /// The user that asks.
     pub asker: u32,
+    /// The account that it counts for.
+    pub account: u32,
     /// The name of a user in a refusal.
     pub name_of: fn(u32) -> String,
 }
@@ -71,7 +82,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The quota of each user.
+    /// The quota of each account.
     #[must_use]
     pub fn quota(&self) -> Quota {
         Quota {
@@ -82,45 +93,47 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether user `uid` may have `more` bytes of `device`, in `new` new slices.
+    /// Whether an account may have `more` bytes of `device`, in `new` new slices.
     ///
     /// # Errors
     /// [`divvy_model::Code::QuotaFull`].
     pub fn check_quota(
         &self,
         tenants: &Tenants,
-        uid: u32,
+        account: u32,
         device: &DeviceRecord,
         more: Bytes,
         new: u32,
     ) -> Result<(), Fault> {
-        let own = tenants.of_user(uid);
+        let own = tenants.of_account(account);
         let holds = own.on(&device.uuid);
         let having = Having {
             holds: holds.iter().collect(),
             slices: u32::try_from(own.0.len()).unwrap_or(u32::MAX),
         };
-        self.quota().admit(uid, &having, device, more, new)
+        self.quota().admit(account, &having, device, more, new)
     }
 
-    /// Whether user `uid` may be promised so much of a device's time. Slice `without` is to have this in place of its
-    /// present terms.
+    /// Whether the device can promise so much of its time, and an account may have it. Slice `without` is to have this in
+    /// place of its present terms.
     ///
     /// # Errors
     /// [`divvy_model::Code::ComputeFull`], [`divvy_model::Code::QuotaFull`].
     pub fn check_compute(
         &self,
         tenants: &Tenants,
-        uid: u32,
+        account: u32,
         device: &DeviceRecord,
         terms: &ComputeTerms,
         without: Option<&str>,
     ) -> Result<(), Fault> {
-        let rules = Self { asker: uid, ..*self };
-        let view = rules.view(device, UsedOn::default(), tenants);
+        let view = self.view(device, UsedOn::default(), tenants);
         view.admit_compute(terms, without)?;
-        let own = |hold: &&Hold| hold.uid == uid && Some(hold.id.as_str()) != without;
-        let holds: Vec<&Hold> = view.holds.iter().filter(own).collect();
-        self.quota().admit_compute(uid, &holds, device, terms.share)
+        let own = tenants.of_account(account).on(&device.uuid);
+        let holds: Vec<&Hold> = own
+            .iter()
+            .filter(|hold| Some(hold.id.as_str()) != without)
+            .collect();
+        self.quota().admit_compute(account, &holds, device, terms.share)
     }
 }

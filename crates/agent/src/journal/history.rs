@@ -112,7 +112,7 @@ impl History {
         Ok(())
     }
 
-    /// The newest records, oldest first: so many of user `reader`, and as many of others. The files are read once; where
+    /// The newest records, oldest first: so many of account `reader`, and as many of others. The files are read once; where
     /// they cannot be read there are none.
     pub fn newest(&self, reader: u32) -> Vec<HistoryRecord> {
         let mut written = self.written();
@@ -126,7 +126,7 @@ impl History {
     }
 }
 
-/// The newest records of a run directory, oldest first: so many of user `reader`, and as many of others. What is no
+/// The newest records of a run directory, oldest first: so many of account `reader`, and as many of others. What is no
 /// record is passed over.
 #[must_use]
 pub fn read_history(run: &RunDir, reader: u32) -> Vec<HistoryRecord> {

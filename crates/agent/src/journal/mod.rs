@@ -1,5 +1,5 @@
-//! The recent events, and a signal for readers that wait for more. They are kept for the next agent. When the journal is full, the user with the most
-//! events loses the oldest: a user that makes many pushes out its own.
+//! The recent events, and a signal for readers that wait for more. They are kept for the next agent. When the journal is full, the account with
+//! the most events loses the oldest: a user that makes many pushes out its own.
 
 pub(crate) mod history;
 pub(crate) mod kept;
@@ -7,10 +7,11 @@ pub(crate) mod lines;
 mod remembered;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use crate::accounts::Accounts;
 use crate::api::events::{EventKind, EventRecord};
 use crate::api::viewer::Viewer;
 use crate::journal::kept::{Entry, Kept};
@@ -53,6 +54,7 @@ pub(crate) struct Journal {
     pub lines: Lines,
     /// The agent's own user.
     agent: u32,
+    accounts: Arc<Accounts>,
 }
 
 impl Default for Journal {
@@ -63,6 +65,7 @@ impl Default for Journal {
             last: watch::Sender::new(0),
             lines: Lines::default(),
             agent: 0,
+            accounts: Arc::default(),
         }
     }
 }
@@ -78,7 +81,7 @@ impl Journal {
     }
 
     /// The journal of a run directory, for an agent of this user: it goes on where the agent before ended.
-    pub fn at(run: RunDir, agent: u32) -> Self {
+    pub fn at(run: RunDir, agent: u32, accounts: Arc<Accounts>) -> Self {
         let mut events = VecDeque::new();
         let mut number = 0;
         for entry in kept::left(&run) {
@@ -88,7 +91,7 @@ impl Journal {
             }
             number = entry.event.number;
             if events.len() == REMEMBERED {
-                make_room(&mut events);
+                make_room(&mut events, &accounts);
             }
             events.push_back(entry);
         }
@@ -97,6 +100,7 @@ impl Journal {
             kept: Some(Mutex::new(Kept::of(run))),
             last: watch::Sender::new(number),
             agent,
+            accounts,
             ..Self::default()
         }
     }
@@ -104,7 +108,12 @@ impl Journal {
     /// Whether a line about an action of user `uid` is to be written to the log now. Root and the agent's own user have
     /// no limit.
     pub fn may_log(&self, uid: u32) -> bool {
-        uid == 0 || uid == self.agent || self.lines.allow(uid)
+        uid == 0 || uid == self.agent || self.may_tell(uid)
+    }
+
+    /// The same, with the limit for everyone.
+    pub fn may_tell(&self, uid: u32) -> bool {
+        self.lines.allow(self.accounts.one(uid))
     }
 
     fn events(&self) -> MutexGuard<'_, VecDeque<Entry>> {
@@ -116,7 +125,7 @@ impl Journal {
         let mut events = self.events();
         let number = self.last.borrow().saturating_add(1);
         if events.len() == REMEMBERED {
-            make_room(&mut events);
+            make_room(&mut events, &self.accounts);
         }
         let (slice_id, slice) = incident.slice.unzip();
         let event = EventRecord {
@@ -195,16 +204,17 @@ impl Journal {
     }
 }
 
-/// Forgets the oldest event of the user with the most.
-fn make_room(events: &mut VecDeque<Entry>) {
+/// Forgets the oldest event of the account with the most.
+fn make_room(events: &mut VecDeque<Entry>, accounts: &Accounts) {
+    let account = |entry: &Entry| entry.owner.map(|owner| accounts.one(owner));
     let mut counts: HashMap<Option<u32>, usize> = HashMap::new();
     for entry in events.iter() {
-        *counts.entry(entry.owner).or_default() += 1;
+        *counts.entry(account(entry)).or_default() += 1;
     }
     let most = counts.into_iter().max_by_key(|(_, count)| *count);
     let oldest = events
         .iter()
-        .position(|entry| Some(entry.owner) == most.map(|(owner, _)| owner));
+        .position(|entry| Some(account(entry)) == most.map(|(account, _)| account));
     events.remove(oldest.unwrap_or(0));
 }
 
@@ -263,7 +273,7 @@ mod tests {
             let all = journal.after(0);
             all.iter().map(|event| event.message.clone()).collect::<Vec<_>>()
         };
-        let journal = Journal::at(run.clone(), 0);
+        let journal = Journal::at(run.clone(), 0, Arc::default());
         journal.note(incident("one"));
         journal.note(Incident {
             owner: Some(1000),
@@ -274,7 +284,7 @@ mod tests {
         let mut text = std::fs::read(&file).expect("a file");
         text.extend(b"{\"event\": {\"number\": 3, \"kin");
         std::fs::write(&file, &text).expect("written");
-        let next = Journal::at(run.clone(), 0);
+        let next = Journal::at(run.clone(), 0, Arc::default());
         next.note(incident("three"));
         assert_eq!(messages(&next), ["one", "two", "three"]);
         assert!(next.after(0).iter().map(|event| event.number).eq(1..=3));
@@ -285,7 +295,7 @@ mod tests {
         (0..5000).for_each(|_| next.note(incident(&long)));
         assert!(std::fs::metadata(&file).expect("a file").len() < 4 << 20);
         std::fs::write(&file, b"\xff\n{}\n[1]\n").expect("written");
-        assert!(messages(&Journal::at(run, 0)).is_empty());
+        assert!(messages(&Journal::at(run, 0, Arc::default())).is_empty());
     }
 
     #[test]
@@ -293,7 +303,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let run = RunDir::open(&folder.path().join("run")).expect("a run directory");
         std::fs::create_dir(run.path().join("events.jsonl")).expect("something that is no file");
-        let journal = Journal::at(run.clone(), 0);
+        let journal = Journal::at(run.clone(), 0, Arc::default());
         journal.note(incident("one"));
         assert_eq!(journal.after(0).len(), 1);
         std::fs::remove_dir(run.path().join("events.jsonl")).expect("removed");

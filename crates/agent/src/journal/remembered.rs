@@ -1,5 +1,5 @@
-//! The newest records of the history, within so many bytes. Where they are too many, the user with the most loses the
-//! oldest: a user with many slices pushes out its own.
+//! The newest records of the history, within so many bytes. Where they are too many, the account with the most loses
+//! the oldest: a user with many slices pushes out its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -9,7 +9,7 @@ use crate::api::history::HistoryRecord;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Remembered {
-    by_user: BTreeMap<u32, OfUser>,
+    by_account: BTreeMap<u32, OfAccount>,
     /// The bytes of all.
     bytes: usize,
     /// The most bytes of all.
@@ -18,9 +18,9 @@ pub(crate) struct Remembered {
     next: u64,
 }
 
-/// A user's records, oldest first.
+/// An account's records, oldest first.
 #[derive(Debug, Default)]
-struct OfUser {
+struct OfAccount {
     records: VecDeque<Numbered>,
     bytes: usize,
 }
@@ -36,7 +36,7 @@ impl Remembered {
     /// Nothing, and room for so many bytes.
     pub fn within(most: usize) -> Self {
         Self {
-            by_user: BTreeMap::new(),
+            by_account: BTreeMap::new(),
             bytes: 0,
             most,
             next: 0,
@@ -45,50 +45,57 @@ impl Remembered {
 
     /// Adds a record that takes so many bytes in a file.
     pub fn add(&mut self, record: HistoryRecord, bytes: usize) {
-        let of_user = self.by_user.entry(record.uid).or_default();
-        of_user.records.push_back(Numbered {
+        let of_account = self
+            .by_account
+            .entry(record.account_uid.unwrap_or(record.uid))
+            .or_default();
+        of_account.records.push_back(Numbered {
             number: self.next,
             bytes,
             record,
         });
-        of_user.bytes += bytes;
+        of_account.bytes += bytes;
         self.bytes += bytes;
         self.next += 1;
         while self.bytes > self.most && self.forget() {}
     }
 
-    /// Forgets the oldest record of the user with the most bytes; whether there was one.
+    /// Forgets the oldest record of the account with the most bytes; whether there was one.
     fn forget(&mut self) -> bool {
-        let Some((uid, most)) = self.by_user.iter_mut().max_by_key(|(_, of_user)| of_user.bytes) else {
+        let Some((account, most)) = self
+            .by_account
+            .iter_mut()
+            .max_by_key(|(_, of_account)| of_account.bytes)
+        else {
             return false;
         };
         let gone = most.records.pop_front().map_or(0, |oldest| oldest.bytes);
         most.bytes -= gone;
         self.bytes -= gone;
         if most.records.is_empty() {
-            let uid = *uid;
-            self.by_user.remove(&uid);
+            let account = *account;
+            self.by_account.remove(&account);
         }
         true
     }
 
-    /// The newest `count` records of a user, and `count` of all others, of each of them as many as of another as far as
+    /// The newest `count` records of an account, and `count` of all others, of each of them as many as of another as far as
     /// there are. Oldest first.
     pub fn newest(&self, reader: u32, count: usize) -> Vec<HistoryRecord> {
         let mut chosen: Vec<&Numbered> = Vec::new();
-        let mut others: Vec<&OfUser> = Vec::new();
-        for (uid, of_user) in &self.by_user {
-            match *uid == reader {
-                true => chosen.extend(of_user.records.iter().rev().take(count)),
-                false => others.push(of_user),
+        let mut others: Vec<&OfAccount> = Vec::new();
+        for (account, of_account) in &self.by_account {
+            match *account == reader {
+                true => chosen.extend(of_account.records.iter().rev().take(count)),
+                false => others.push(of_account),
             }
         }
         // A user with few leaves the rest of its part to those with more.
-        others.sort_by_key(|of_user| of_user.records.len());
+        others.sort_by_key(|of_account| of_account.records.len());
         let (mut left, mut users) = (count, others.len());
-        for of_user in others {
-            let part = (left / users).min(of_user.records.len());
-            chosen.extend(of_user.records.iter().rev().take(part));
+        for of_account in others {
+            let part = (left / users).min(of_account.records.len());
+            chosen.extend(of_account.records.iter().rev().take(part));
             left -= part;
             users -= 1;
         }
@@ -104,7 +111,10 @@ impl Remembered {
     /// # Errors
     /// A record that is no JSON, which there is none of.
     pub fn lines(&self) -> io::Result<Vec<u8>> {
-        let all = self.by_user.values().flat_map(|of_user| &of_user.records);
+        let all = self
+            .by_account
+            .values()
+            .flat_map(|of_account| &of_account.records);
         let mut all: Vec<&Numbered> = all.collect();
         all.sort_by_key(|numbered| numbered.number);
         let mut lines = Vec::with_capacity(self.bytes + all.len());

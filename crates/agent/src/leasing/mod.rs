@@ -53,6 +53,8 @@ pub(crate) struct Member {
     pub name: String,
     /// Its user.
     pub uid: u32,
+    /// The user whose debts it takes over and leaves.
+    pub account: u32,
     /// Its devices by UUID, in order.
     pub devices: Vec<String>,
     /// Its pages, an account for each device.
@@ -186,7 +188,7 @@ impl Leasing {
         // The log is written after the lock is released, because a log may be slow.
         for incident in incidents {
             let slice = incident.slice.as_ref().map(|(_, name)| name.as_str());
-            if incident.owner.is_none_or(|owner| self.journal.lines.allow(owner)) {
+            if incident.owner.is_none_or(|owner| self.journal.may_tell(owner)) {
                 tracing::warn!(
                     slice,
                     device = incident.device,

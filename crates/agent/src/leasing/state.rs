@@ -192,7 +192,7 @@ impl State {
         let devices: Vec<DeviceId> = member.devices.iter().map(|uuid| self.device(uuid)).collect();
         let number = self.next;
         self.next += 1;
-        let (terms, owner) = (member.terms, member.uid);
+        let (terms, owner) = (member.terms, member.account);
         let accounts = devices
             .iter()
             .enumerate()

@@ -50,6 +50,9 @@ impl Grants {
                 id: record.id.clone(),
                 name: record.name.clone(),
                 uid: record.uid,
+                account: record
+                    .account_uid
+                    .unwrap_or_else(|| state.accounts.one(record.uid)),
                 devices: record
                     .shares
                     .iter()

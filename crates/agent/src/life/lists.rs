@@ -40,6 +40,7 @@ impl Lists {
         let rules = Rules {
             settings: &settings,
             asker: self.uid,
+            account: self.uid,
             name_of: user_name,
         };
         devices

@@ -137,10 +137,11 @@ impl Resizing {
         Ok(slice.shown())
     }
 
-    fn rules(settings: &Settings, asker: u32) -> Rules<'_> {
+    fn rules<'a>(settings: &'a Settings, state: &State, asker: u32) -> Rules<'a> {
         Rules {
             settings,
             asker,
+            account: state.accounts.one(asker),
             name_of: user_name,
         }
     }
@@ -187,7 +188,7 @@ impl Resizing {
         };
         let settings = self.settings.get();
         let change = Change {
-            rules: Self::rules(&settings, peer.uid),
+            rules: Self::rules(&settings, state, peer.uid),
             record,
             device: &device,
             share,
@@ -212,7 +213,7 @@ impl Resizing {
         let record = state.find(id, peer)?.record.clone();
         let terms = ask.compute_terms(record.terms.compute);
         let settings = self.settings.get();
-        let rules = Self::rules(&settings, peer.uid);
+        let rules = Self::rules(&settings, state, peer.uid);
         compute_resized(
             &rules,
             self.uid,

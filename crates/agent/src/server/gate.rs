@@ -1,13 +1,15 @@
-//! The limits on connections at once: of each user, and in all. A user that opens thousands delays only itself, and
+//! The limits on connections at once: of each account, and in all. A user that opens thousands delays only itself, and
 //! places always remain for root and the agent's own user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::accounts::Accounts;
+
 /// The limits on open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Of one foreign user.
+    /// Of one foreign account.
     pub per_user: u32,
     /// Of all foreign users together.
     pub foreign: u32,
@@ -41,12 +43,13 @@ pub(super) struct Gate {
     /// The agent's own user.
     agent: u32,
     limits: Limits,
+    accounts: Arc<Accounts>,
     inside: Mutex<Inside>,
 }
 
 #[derive(Debug, Default)]
 struct Inside {
-    by_user: HashMap<u32, u32>,
+    by_account: HashMap<u32, u32>,
     foreign: u32,
     all: u32,
 }
@@ -55,23 +58,26 @@ struct Inside {
 #[derive(Debug)]
 pub(super) struct Place {
     gate: Arc<Gate>,
-    uid: u32,
+    account: u32,
+    trusted: bool,
 }
 
 impl Gate {
     /// A gate of the agent of user `agent`.
-    pub fn new(agent: u32, limits: Limits) -> Arc<Self> {
+    pub fn new(agent: u32, limits: Limits, accounts: Arc<Accounts>) -> Arc<Self> {
         Arc::new(Self {
             agent,
             limits,
+            accounts,
             inside: Mutex::default(),
         })
     }
 
     /// Lets a connection of user `uid` in, if there is a place for it.
     pub fn enter(self: &Arc<Self>, uid: u32) -> Option<Place> {
+        let account = self.accounts.one(uid);
         let mut inside = self.inside();
-        let own = inside.by_user.get(&uid).copied().unwrap_or(0);
+        let own = inside.by_account.get(&account).copied().unwrap_or(0);
         let Limits {
             per_user,
             foreign,
@@ -86,13 +92,14 @@ impl Gate {
         if !fits {
             return None;
         }
-        inside.by_user.insert(uid, own + 1);
+        inside.by_account.insert(account, own + 1);
         inside.foreign += u32::from(!trusted);
         inside.all += 1;
         drop(inside);
         Some(Place {
             gate: Arc::clone(self),
-            uid,
+            account,
+            trusted,
         })
     }
 
@@ -115,11 +122,11 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut inside = self.gate.inside();
         inside.all -= 1;
-        inside.foreign -= u32::from(!self.gate.trusts(self.uid));
-        if let Some(own) = inside.by_user.get_mut(&self.uid) {
+        inside.foreign -= u32::from(!self.trusted);
+        if let Some(own) = inside.by_account.get_mut(&self.account) {
             *own -= 1;
             if *own == 0 {
-                inside.by_user.remove(&self.uid);
+                inside.by_account.remove(&self.account);
             }
         }
     }
@@ -137,7 +144,7 @@ mod tests {
 
     #[test]
     fn one_user_leaves_room_for_others_and_all_leave_room_for_root() {
-        let gate = Gate::new(AGENT, Limits::USUAL);
+        let gate = Gate::new(AGENT, Limits::USUAL, Arc::default());
         let flood = enter(&gate, 1000, 10_000);
         assert_eq!(flood.len(), 32);
         let others: Vec<Vec<Place>> = (1001..2000).map(|uid| enter(&gate, uid, 10_000)).collect();
@@ -153,14 +160,14 @@ mod tests {
         drop(others);
         assert!(gate.is_empty());
         assert!(
-            gate.inside().by_user.is_empty(),
+            gate.inside().by_account.is_empty(),
             "nothing is kept of a user that is gone"
         );
     }
 
     #[test]
     fn the_agents_own_user_may_have_all_of_it_while_others_have_none() {
-        let gate = Gate::new(AGENT, Limits::USUAL);
+        let gate = Gate::new(AGENT, Limits::USUAL, Arc::default());
         let own = enter(&gate, AGENT, 10_000);
         assert_eq!(own.len(), 320);
         assert!(gate.enter(1000).is_none() && gate.enter(0).is_none());

@@ -90,7 +90,7 @@ async fn listen(
     tracing::info!(run_dir = %run.path().display(), version = env!("CARGO_PKG_VERSION"), "agent starts");
     let daemon = Arc::new(Daemon::start(run.clone(), settings, keep)?);
     let agent = Agent {
-        turns: Arc::new(Turns::new(daemon.uid)),
+        turns: Arc::new(Turns::new(daemon.uid, daemon.accounts.clone())),
         daemon,
         stop: Arc::new(Notify::new()),
         requests: Arc::new(AtomicU64::new(0)),
@@ -121,7 +121,11 @@ async fn listen(
     let alive = watch::Sender::new(true);
     periodic::start(&agent.daemon, alive.clone())
         .map_err(|error| Fault::new(Code::AgentStart, "cannot start the agent's threads").because(&error))?;
-    let gate = Gate::new(agent.daemon.uid, Limits::within(descriptors));
+    let gate = Gate::new(
+        agent.daemon.uid,
+        Limits::within(descriptors),
+        agent.daemon.accounts.clone(),
+    );
     let mut door = Door::open(listener, gate.clone()).map_err(|error| {
         Fault::new(Code::AgentStart, "cannot start the thread that takes connections").because(&error)
     })?;

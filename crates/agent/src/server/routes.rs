@@ -74,7 +74,8 @@ pub(super) fn router(agent: Agent) -> Router {
     let compute = shown(M::GET, "ComputeList", |call| items(call.daemon.leasing.views()));
     let history = shown(M::GET, "HistoryList", |call| {
         let viewer = Viewer::of(call.peer, call.daemon.uid);
-        items(viewer.history(call.daemon.endings.history.newest(call.peer.uid)))
+        let account = call.daemon.accounts.one(call.peer.uid);
+        items(viewer.history(call.daemon.endings.history.newest(account)))
     });
     let devices = shown(M::GET, "DeviceList", |call| items(call.daemon.lists.devices()));
     let slices = shown(M::GET, "SliceList", slices).merge(asked(M::POST, "CreatedSlice", create));
@@ -344,6 +345,7 @@ impl Agent {
         let daemon = self.daemon.clone();
         // The turn goes with the work, which nothing ends early, not even a caller that disconnects.
         let done = tokio::task::spawn_blocking(move || {
+            daemon.accounts.prepare(peer.uid);
             let done = work(&daemon);
             drop(turn);
             done

@@ -1,4 +1,4 @@
-//! Requests in flight. Each may wait for a page server or a driver, in a thread. So each user has a few turns at once,
+//! Requests in flight. Each may wait for a page server or a driver, in a thread. So each account has a few turns at once,
 //! and all foreign users share a total. Root and the agent's own user have turns that no other can take.
 //!
 //! A foreign user's requests also have a rate limit: faster ones are served later, not refused.
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::accounts::Accounts;
 
 /// How many requests of one foreign user are worked on at once.
 const PER_USER: usize = 2;
@@ -34,7 +36,9 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Turns {
     agent: u32,
-    users: Mutex<HashMap<u32, User>>,
+    accounts: Arc<Accounts>,
+    /// By account; root and the agent's own user apart from others of their account.
+    users: Mutex<HashMap<(u32, bool), User>>,
     foreign: Arc<Semaphore>,
 }
 
@@ -54,9 +58,10 @@ pub(super) struct Turn {
 
 impl Turns {
     /// Turns of the agent of user `agent`.
-    pub fn new(agent: u32) -> Self {
+    pub fn new(agent: u32, accounts: Arc<Accounts>) -> Self {
         Self {
             agent,
+            accounts,
             users: Mutex::default(),
             foreign: Arc::new(Semaphore::new(FOREIGN)),
         }
@@ -118,15 +123,16 @@ impl Turns {
 
     fn user<'users>(
         &self,
-        users: &'users mut HashMap<u32, User>,
+        users: &'users mut HashMap<(u32, bool), User>,
         uid: u32,
         now: Instant,
     ) -> &'users mut User {
-        if users.len() >= REMEMBERED && !users.contains_key(&uid) {
+        let of = (self.accounts.one(uid), self.trusts(uid));
+        if users.len() >= REMEMBERED && !users.contains_key(&of) {
             users.retain(|_, user| Arc::strong_count(&user.turns) > 1 || user.due > now);
         }
         let turns = if self.trusts(uid) { TRUSTED } else { PER_USER };
-        users.entry(uid).or_insert_with(|| User {
+        users.entry(of).or_insert_with(|| User {
             turns: Arc::new(Semaphore::new(turns)),
             due: now.checked_sub(AHEAD).unwrap_or(now),
         })
@@ -136,7 +142,7 @@ impl Turns {
         uid == 0 || uid == self.agent
     }
 
-    fn users(&self) -> MutexGuard<'_, HashMap<u32, User>> {
+    fn users(&self) -> MutexGuard<'_, HashMap<(u32, bool), User>> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn two_at_once_of_a_user_and_always_room_for_root() {
         block_on(async {
-            let turns = Turns::new(AGENT);
+            let turns = Turns::new(AGENT, Arc::default());
             let stuck = take(&turns, 1000, 200).await;
             assert_eq!(stuck.len(), PER_USER);
             let refusal = turns
@@ -195,7 +201,7 @@ mod tests {
     fn who_asks_without_end_is_served_at_a_pace_and_others_at_once() {
         block_on(async {
             tokio::time::timeout(Duration::from_secs(60), async {
-                let turns = Turns::new(AGENT);
+                let turns = Turns::new(AGENT, Arc::default());
                 let begin = Instant::now();
                 let ahead = AHEAD.as_millis() / INTERVAL.as_millis();
                 for _ in 0..ahead {
@@ -207,13 +213,16 @@ mod tests {
                     turns.pace(1000).await;
                 }
                 assert!(begin.elapsed() >= 40 * INTERVAL, "{:?}", begin.elapsed());
-                let due = |uid: u32| turns.users()[&uid].due;
+                let due = |uid: u32| turns.users()[&(uid, false)].due;
                 turns.pace(1001).await;
                 assert!(due(1001) < Instant::now());
                 for _ in 0..10 * ahead {
                     turns.pace(AGENT).await;
                 }
-                assert!(!turns.users().contains_key(&AGENT), "its own user has no pace");
+                assert!(
+                    !turns.users().contains_key(&(AGENT, true)),
+                    "its own user has no pace"
+                );
             })
             .await
             .expect("in time");
@@ -223,14 +232,14 @@ mod tests {
     #[test]
     fn users_that_ask_nothing_are_forgotten() {
         block_on(async {
-            let turns = Turns::new(AGENT);
+            let turns = Turns::new(AGENT, Arc::default());
             let held = turns.take(1).await.expect("a turn");
             for uid in 2..=REMEMBERED as u32 + 10 {
                 drop(turns.take(uid).await.expect("a turn"));
             }
             let users = turns.users();
             assert!(
-                users.len() < REMEMBERED && users.contains_key(&1),
+                users.len() < REMEMBERED && users.contains_key(&(1, false)),
                 "{}",
                 users.len()
             );

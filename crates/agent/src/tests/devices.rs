@@ -15,7 +15,7 @@ use crate::system::peer::Peer;
 const GIB: u64 = 1 << 30;
 
 /// A GPU of 22 GiB.
-struct Fake(String);
+pub(super) struct Fake(pub String);
 
 impl NvidiaLibrary for Fake {
     fn report(&self) -> NvidiaReport {

@@ -184,6 +184,10 @@ pub fn table(slices: &[SliceRecord], indexes: &Indexes, wide: bool) -> Table {
     if any_job {
         columns.extend([("JOB", false), ("JOB USER", false)]);
     }
+    let any_account = wide && slices.iter().any(|slice| slice.account_uid.is_some());
+    if any_account {
+        columns.push(("ACCOUNT", true));
+    }
     let any_container = slices.iter().any(|slice| !slice.containers.is_empty());
     if any_container {
         columns.push(("CONTAINER", false));
@@ -230,6 +234,9 @@ pub fn table(slices: &[SliceRecord], indexes: &Indexes, wide: bool) -> Table {
                 Some(job) => [format!("{}:{}", job.manager, job.id), user(slice.uid)],
                 None => ["-".into(), "-".into()],
             });
+        }
+        if any_account {
+            row.push(slice.account().to_string());
         }
         if any_container {
             let names: Vec<String> = slice.containers.iter().map(container).collect();

@@ -102,6 +102,7 @@ fn rules(settings: &Settings) -> Rules<'_> {
     Rules {
         settings,
         asker: ALICE,
+        account: ALICE,
         name_of: |uid| format!("user {uid}"),
     }
 }
@@ -121,7 +122,8 @@ fn tenant(id: &str, uid: u32, holds: &[(&str, u64)]) -> Tenant {
         ((*uuid).to_owned(), hold)
     };
     Tenant {
-        uid,
+        id: id.to_owned(),
+        accounts: vec![uid],
         holds: holds.iter().map(hold).collect(),
     }
 }

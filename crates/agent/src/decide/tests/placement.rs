@@ -187,10 +187,10 @@ fn those_before_in_the_queue_come_first() {
     assert!(host.looked.is_empty(), "room or not");
     let placed = host.place(&settings, &request(1), &ahead, each_alone(&[gpu(0), gpu(1)]));
     assert_eq!(uuids(&placed.expect("not for this one")), [("GPU-1", 1)]);
-    ahead.users.insert(ALICE);
+    ahead.accounts.insert(ALICE);
     let refusal = host.place(&settings, &request(1), &ahead, vec![vec![gpu(1)]]);
     assert_eq!(refusal.expect_err("her own runs").code, Code::QuotaFull);
-    ahead.users = [BOB].into();
+    ahead.accounts = [BOB].into();
     host.place(&settings, &request(1), &ahead, vec![vec![gpu(1)]])
         .expect("another's quota");
 }

@@ -4,7 +4,7 @@ use divvy_model::{Code, SliceRequest};
 
 use super::*;
 use crate::decide::queue::{
-    ALL, Ahead, FOREIGN, PER_USER, Turn, WaitsFor, may_change, require_place, standing, turn,
+    ALL, Ahead, FOREIGN, PER_USER, Party, Turn, WaitsFor, may_change, require_place, standing, turn,
 };
 
 fn devices(uuids: &[&str]) -> HashSet<String> {
@@ -57,7 +57,7 @@ fn a_small_slice_does_not_overtake_a_large_one() {
 #[test]
 fn a_users_own_quota_keeps_only_that_user_waiting() {
     let own = WaitsFor::of(None, ALICE, Code::QuotaFull, || panic!("no device is waited for"));
-    assert_eq!(own, WaitsFor::User(ALICE));
+    assert_eq!(own, WaitsFor::Account(ALICE));
     let mut ahead = Ahead::default();
     ahead.add(&own);
     assert!(ahead.devices.is_empty() && ahead.parents.is_empty());
@@ -76,7 +76,7 @@ fn inside_a_slice_only_that_slice_is_waited_for() {
     let mut ahead = Ahead::default();
     ahead.add(&WaitsFor::Parent("home".into()));
     assert_eq!(ahead.parents, devices(&["home"]));
-    assert!(ahead.devices.is_empty() && ahead.users.is_empty());
+    assert!(ahead.devices.is_empty() && ahead.accounts.is_empty());
 }
 
 #[test]
@@ -128,7 +128,14 @@ fn only_what_others_give_back_is_worth_waiting_for() {
 #[test]
 fn places_are_few_for_a_user_and_kept_for_root_and_the_agent() {
     const AGENT: u32 = 500;
-    let full = |waiting: &[u32], uid| require_place(waiting, uid, AGENT).map_err(|fault| fault.code);
+    let party = |account| Party {
+        account,
+        is_trusted: [0, AGENT].contains(&account),
+    };
+    let full = |waiting: &[u32], uid| {
+        let waiting: Vec<Party> = waiting.iter().copied().map(party).collect();
+        require_place(&waiting, party(uid)).map_err(|fault| fault.code)
+    };
     let own = vec![ALICE; PER_USER];
     assert_eq!(full(&own[1..], ALICE), Ok(()));
     assert_eq!(full(&own, ALICE), Err(Code::QueueFull));

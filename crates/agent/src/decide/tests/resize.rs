@@ -95,6 +95,28 @@ fn growing_stays_inside_the_users_quota() {
     };
     let ask = |memory| change.outside(of(memory), || Ok(())).map_err(|fault| fault.code);
     assert_eq!(ask(15), Ok(gib(15)), "exactly all");
+    // The slice of a subordinate user counts for its account, by any caller.
+    let mut subordinate = own.to_vec();
+    subordinate[0].accounts = vec![BOB];
+    let change_of_bobs = Change {
+        tenants: &Tenants(subordinate.clone()),
+        ..change
+    };
+    let ask_for_bob = |memory| {
+        change_of_bobs
+            .outside(of(memory), || Ok(()))
+            .map_err(|fault| fault.code)
+    };
+    assert_eq!(ask_for_bob(35), Ok(gib(35)), "it has nothing else");
+    subordinate[0].accounts.push(ALICE);
+    let change_of_both = Change {
+        tenants: &Tenants(subordinate),
+        ..change
+    };
+    let refused = change_of_both
+        .outside(of(16), || Ok(()))
+        .map_err(|fault| fault.code);
+    assert_eq!(refused, Err(Code::QuotaFull), "each of them must have room");
     assert_eq!(ask(16), Err(Code::QuotaFull));
 }
 

@@ -229,20 +229,22 @@ fn a_tenant_that_is_another_process_at_each_look_fills_no_table_of_descriptors()
 
 /// What root makes is for many, and they do not pay for one another.
 #[test]
-fn the_next_slice_of_a_user_owes_what_the_one_before_owed_and_not_that_of_one_which_root_made() {
-    for uid in [1000, 0] {
+fn the_next_slice_of_an_account_owes_what_the_one_before_owed_and_not_that_of_one_which_root_made() {
+    // The second has two subordinate users, which count for the same one.
+    for (uids, account) in [([1000, 1000], 1000), ([100_007, 100_008], 1000), ([0, 0], 0)] {
         let mut world = World::new();
-        world.uid = uid;
+        (world.uid, world.account) = (uids[0], account);
         world.add(Terms::hard(share(70)), Load::Greedy(KERNEL));
         let endless = world.add(Terms::hard(share(30)), Load::Endless);
         world.run(5 * SECOND);
         world.remove(endless);
+        world.uid = uids[1];
         let next = world.add(Terms::hard(share(30)), Load::Greedy(KERNEL));
         let id = world.tenants[next].id.clone();
         let now = world.now;
         let views = world.state.views(now);
         let view = views.iter().find(|view| view.slice_id == id).expect("it leases");
-        match uid {
+        match account {
             0 => assert_eq!(view.debt_ns, 0),
             _ => assert!(view.debt_ns > 2 * SECOND, "{} ns", view.debt_ns),
         }

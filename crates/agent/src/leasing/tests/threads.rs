@@ -49,6 +49,7 @@ impl Host {
             id: format!("{n:08x}"),
             name: format!("slice-{n}"),
             uid: rustix::process::getuid().as_raw(),
+            account: rustix::process::getuid().as_raw(),
             devices: vec![DEVICE.into()],
             pages: pages.clone(),
             terms: *terms,

@@ -67,6 +67,8 @@ pub struct World {
     pub agent_stopped: bool,
     /// The user of all slices.
     pub uid: u32,
+    /// The account of all slices.
+    pub account: u32,
     device_free: Nanos,
     beat_at: Nanos,
 }
@@ -100,6 +102,7 @@ impl World {
             tenants: Vec::new(),
             agent_stopped: false,
             uid: 0,
+            account: 0,
             device_free: 0,
             beat_at: 0,
         }
@@ -146,6 +149,7 @@ impl World {
             id: tenant.id.clone(),
             name: tenant.id.clone(),
             uid: self.uid,
+            account: self.account,
             devices: vec![DEVICE.into()],
             pages: tenant.pages.clone(),
             terms: tenant.terms,
