@@ -171,12 +171,6 @@ pub fn python_tenant() -> PathBuf {
     workspace().join("tests/python/tenant.py")
 }
 
-/// unshare, with setpriv beside it.
-pub fn unshare() -> Option<PathBuf> {
-    on_path("setpriv", "setpriv (util-linux)")?;
-    on_path("unshare", "unshare (util-linux)")
-}
-
 /// strace.
 pub fn strace() -> Option<PathBuf> {
     on_path("strace", "strace (cargo xtask setup)")

@@ -148,7 +148,7 @@ mod tests {
             trusted,
             lasts: Arc::default(),
         };
-        let place = Gate::new(0, Limits::within(1024))
+        let place = Gate::new(0, Limits::within(1024), Arc::default())
             .enter(1000)
             .expect("it is empty");
         let (open, closing) = watch::channel(false);

@@ -147,7 +147,7 @@ mod tests {
             foreign: 1,
             reserved: 1,
         };
-        let gate = Gate::new(AGENT, limits);
+        let gate = Gate::new(AGENT, limits, Arc::default());
         let mut door = Door::open(listener, gate.clone()).expect("a thread");
         let connect = || UnixStream::connect(&path).expect("it is taken");
         // No loop runs that could serve them: they are let in as far as there are places, and the rest are refused.
