@@ -1,7 +1,7 @@
 //! Accounts: for which user a slice counts. A user with subordinate numbers (`/etc/subuid`) may ask as any of them, and
 //! has one quota all the same, and its debts.
 //!
-//! An account is for counting, and never for rights: those are the user's by whom the kernel says that a process runs.
+//! An account is for counting, and never for rights: those are of the user that the kernel names.
 //! docs/adr/0074-accounts.md has the reasons.
 
 use std::collections::HashMap;

@@ -23,7 +23,7 @@ impl Range {
         (self.first..=self.last).contains(&number)
     }
 
-    /// The number by which it counts where its owner has none. User 0 is nobody's account.
+    /// The number by which it counts where its owner has none. It is never user 0.
     pub fn account(self) -> u32 {
         self.first.max(1)
     }
