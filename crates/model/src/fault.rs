@@ -87,8 +87,8 @@ impl From<SelectorError> for Fault {
         let (code, hint) = match error {
             SelectorError::Malformed(_) => (
                 Code::Selector,
-                "a device is an index, a UUID or a unique prefix of one, a PCI address, or `emulated:h100`; \
-                 see `divvy devices`",
+                "a device is an index, a UUID or a unique prefix of one, a PCI address, `emulated:h100`, or \
+                 `tcp://HOST:PORT/0` for one of another host; see `divvy devices`",
             ),
             SelectorError::Unknown(_) => (
                 Code::UnknownDevice,

@@ -124,6 +124,39 @@ say(child=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), parent=allocate()[0]
 os._exit(0)
 ";
 
+/// Launches, or mixes all kinds of calls, as often as each line says.
+const BUSY: &str = r"
+say(pid=os.getpid())
+assert start() == 0
+text = b'.version 7.0\n.target sm_70\n.address_size 64\n.visible .entry empty(.param .u64 p)\n{\n ret;\n}\n'
+# Longer than a part of a ring: it goes in several, and a stop may come between two.
+large = b'//' + b'x' * 300000 + b'\n' + text
+function, data = ctypes.c_void_p(), ctypes.create_string_buffer(1 << 20)
+value = ctypes.c_uint64(0)
+parameters = (ctypes.c_void_p * 1)(ctypes.addressof(value))
+def load(text):
+    module = ctypes.c_void_p()
+    code = cuda.cuModuleLoadData(ctypes.byref(module), text)
+    return code or cuda.cuModuleGetFunction(ctypes.byref(function), module, b'empty'), module
+def launch():
+    return cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+assert load(text)[0] == 0
+say(ready=True)
+for line in sys.stdin:
+    what, count = line.split()
+    code = 0
+    for _ in range(int(count)):
+        code = code or launch()
+        if what == 'mix':
+            failed, address = allocate()
+            code = code or failed or cuda.cuMemcpyHtoD_v2(address, data, ctypes.c_size_t(1 << 20))
+            code = code or cuda.cuMemcpyDtoH_v2(data, address, ctypes.c_size_t(1 << 20))
+            code = code or cuda.cuMemFree_v2(address)
+            failed, module = load(large)
+            code = code or failed or launch() or cuda.cuModuleUnload(module) or load(text)[0]
+    say(code=code or cuda.cuCtxSynchronize())
+";
+
 fn program(system: &System, name: &str, script: &str, words: &[&str]) -> Option<Tenant> {
     let _python = system_python()?;
     let run = [
@@ -277,6 +310,39 @@ fn threads_that_die_and_forks_take_nothing_from_the_others() {
     system.holds();
 }
 
+/// Asks for what no worker serves, twice.
+const UNSERVED: &str = r"
+say(pid=os.getpid())
+assert start() == 0
+code, address = allocate()
+assert code == 0
+handle = ctypes.create_string_buffer(64)
+codes = [cuda.cuIpcGetMemHandle(handle, address) for _ in range(2)]
+log = os.environ['DIVVY_LOG']
+say(codes=codes, told=open(log).read())
+os.unlink(log)
+for line in sys.stdin: break
+";
+
+#[test]
+fn a_call_that_is_not_served_is_named_once_in_the_log() {
+    let Some(system) = System::new() else { return };
+    let Some(mut tenant) = program(&system, "unserved", UNSERVED, &[]) else {
+        return;
+    };
+    let said = tenant.answer();
+    assert_eq!(said["codes"], json!([801, 801]), "CUDA_ERROR_NOT_SUPPORTED");
+    let told = said["told"].as_str().unwrap();
+    assert_eq!(
+        told.matches("cuIpcGetMemHandle is not served").count(),
+        1,
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(tenant.end().success());
+    system.holds();
+}
+
 /// A program is shown by its own number, though its worker holds the memory.
 #[test]
 fn programs_go_by_their_own_numbers() {
@@ -308,5 +374,52 @@ fn programs_go_by_their_own_numbers() {
         events.contains(&told).then_some(())
     });
     assert!(tenant.end().success());
+    system.holds();
+}
+
+/// Seconds that the worker stands still: in the long form, more than a ring that is full is waited for by itself.
+fn stopped_for() -> std::time::Duration {
+    let asked = std::env::var("DIVVY_TEST_STOPPED_SECONDS").ok();
+    std::time::Duration::from_secs(asked.and_then(|text| text.parse().ok()).unwrap_or(1))
+}
+
+/// A program is stopped in the middle of what it does, and a worker while the program submits more than the ring holds, as it
+/// stands still behind a long kernel. Both go on where they were, and no other tenant waits.
+#[test]
+fn a_stopped_side_holds_no_other_up_and_goes_on() {
+    let Some(system) = System::new() else { return };
+    let Some(mut busy) = program(&system, "busy", BUSY, &[]) else {
+        return;
+    };
+    assert_eq!(busy.answer()["ready"], true);
+    let run = ["run", "--isolation", "enforced", "--memory", "1GiB", "--"];
+    let mut command = system.divvy_as(&system.users.bob, run);
+    command.arg(system.program("probe"));
+    let mut other = Tenant::start(command);
+    assert_eq!(other.allocate(100 * MIB), Ok(()));
+    let worker = processes::worker_of(busy.pid()).expect("it has one");
+
+    busy.tell("mix 60");
+    let mut dice = 5_u64;
+    for _ in 0..25 {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        std::thread::sleep(std::time::Duration::from_micros(dice % 20_000));
+        processes::signal(busy.pid(), Signal::STOP);
+        assert!(other.copies(), "another tenant goes on");
+        processes::signal(busy.pid(), Signal::CONT);
+    }
+    assert_eq!(busy.answer()["code"], 0);
+
+    processes::signal(worker, Signal::STOP);
+    busy.tell("launch 6000");
+    std::thread::sleep(stopped_for());
+    assert!(other.copies());
+    processes::signal(worker, Signal::CONT);
+    assert_eq!(busy.answer()["code"], 0);
+    assert_eq!(processes::worker_of(busy.pid()), Some(worker), "the same one");
+    assert!(busy.end().success());
+    assert!(other.end().success());
     system.holds();
 }

@@ -78,6 +78,10 @@ pub struct Args {
 /// Runs the program.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let config = &context.config;
+    if let Some((variable, right)) = divvy_tunnel::misunderstood_network() {
+        return Err(Fault::new(Code::Usage, format!("`{variable}` is not understood"))
+            .hint(format!("it looks like {right}; or unset it")));
+    }
     if let Some(place) = on_another_host(args, config)? {
         return on(&place, args, context);
     }

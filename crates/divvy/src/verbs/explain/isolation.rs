@@ -44,8 +44,9 @@ pub fn entries() -> Vec<Entry> {
             Isolation::Enforced => (
                 "the program has no device. A worker, a process of a user of its own, makes its calls within the slice's \
                  limits, so they hold whatever the program does. A call costs a round trip through shared memory, and one \
-                 without a result much less. Managed memory is not supported, nor are programs that \
-                 are static or have NVIDIA's runtime linked in: `supervised` serves those. It needs the system's agent",
+                 without a result much less. Managed memory lies in the host's memory and does not move. Programs that are \
+                 static or have NVIDIA's runtime linked in are not supported: `supervised` serves those. docs/remote-coverage.md \
+                 has the calls that are not served. It needs the system's agent",
                 "divvy run --isolation enforced --memory 8GiB -- python train.py",
             ),
             Isolation::Hardware => (

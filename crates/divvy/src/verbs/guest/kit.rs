@@ -51,8 +51,12 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
         .into_iter()
         .chain([("SHA256SUMS".to_owned(), sums.into_bytes())])
     {
-        let path = write(&name, &bytes)
-            .map_err(|error| Fault::new(Code::RunDir, format!("cannot write {name}")).because(&error))?;
+        let path = write(&name, &bytes).map_err(|error| {
+            let path = args.folder.join(&name);
+            Fault::new(Code::RunDir, format!("cannot write `{}`", path.display()))
+                .because(&error)
+                .hint("name a folder that you can write: `divvy guest kit DIR`")
+        })?;
         text.push_str(&format!("{}\n", path.display()));
     }
     output::print(&text)?;

@@ -89,6 +89,7 @@ pub fn run(args: &Args) -> Result<u8, Fault> {
             format!("`{}` cannot be read", args.file.display()),
         )
         .because(&error)
+        .hint("the file is what `divvy remote invite NAME --out FILE` wrote on the GPU's host; `-` reads it from standard input")
     })?;
     let identity = Identity::read(&text)?;
     let path = file(&args.server)?;

@@ -47,7 +47,8 @@ pub fn run(asked: &Asked<'_>, context: &Context) -> Result<u8, Fault> {
         if !told.replace(true) {
             remark(&format!("waiting for a slice at {server}"));
         }
-    })?;
+    })
+    .map_err(|fault| said_there(fault, server))?;
     let run = context.run_dir()?;
     // Threads and the program inherit the mask of signals.
     let watch = Watch::begin()?;
@@ -60,6 +61,20 @@ pub fn run(asked: &Asked<'_>, context: &Context) -> Result<u8, Fault> {
     outcome
 }
 
+/// What the server says of its devices, in words of this host.
+fn said_there(fault: Fault, server: &str) -> Fault {
+    match fault.code {
+        Code::UnknownDevice => Fault {
+            message: fault.message.replace(" here", &format!(" at {server}")),
+            ..fault
+        }
+        .hint(format!(
+            "`divvy remote list {server}` lists the devices of that host"
+        )),
+        _ => fault,
+    }
+}
+
 fn with_device(run: &RunDir, socket: &Path, command: &[OsString], watch: &Watch) -> Result<u8, Fault> {
     let mut child = enter_command()
         .args(command)
@@ -70,4 +85,25 @@ fn with_device(run: &RunDir, socket: &Path, command: &[OsString], watch: &Watch)
         })?;
     let status = watch.wait(&mut child, &mut [])?;
     Ok(exit_code(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_model::SelectorError;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_is_looked_for_there() {
+        let fault = said_there(SelectorError::Unknown("3".to_owned()).into(), "gpu7:4815");
+        assert_eq!(fault.message, "there is no device `3` at gpu7:4815");
+        assert!(
+            fault
+                .hint
+                .unwrap_or_default()
+                .contains("divvy remote list gpu7:4815")
+        );
+        let other = Fault::new(Code::Usage, "not here");
+        assert_eq!(said_there(other.clone(), "gpu7:4815"), other);
+    }
 }

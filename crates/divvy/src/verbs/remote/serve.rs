@@ -93,7 +93,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             format!("cannot listen at {}", args.listen),
         )
         .because(&error)
-        .hint("another port: `--listen HOST:PORT`")
+        .hint("an address of this host and a port that is free, as `--listen 0.0.0.0:4815`")
     };
     let listener = TcpListener::bind(&args.listen).map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
