@@ -12,6 +12,7 @@ use crate::stream::Queue;
 use divvy_abi::*;
 use divvy_device::clock;
 use divvy_device::inventory::DeviceFacts;
+use divvy_device::memory::zeros::zero;
 use std::sync::Arc;
 
 /// A copy from pageable host memory up to this size is staged, so that the call returns at once.
@@ -299,6 +300,7 @@ pub unsafe fn fill(block: &Side, value: Value, shape: Shape) {
         // SAFETY: the row lies inside the block.
         unsafe {
             match value {
+                _ if value.number() == 0 => zero(start, shape.width as usize),
                 Value::U8(byte) => std::ptr::write_bytes(start as *mut u8, byte, count),
                 Value::U16(word) => std::slice::from_raw_parts_mut(start as *mut u16, count).fill(word),
                 Value::U32(word) => std::slice::from_raw_parts_mut(start as *mut u32, count).fill(word),

@@ -140,7 +140,7 @@ pub fn submit(
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     check(&function, &geometry)?;
-    let traced = traced(queue.place(), &function, &geometry);
+    let traced = traced(launcher, queue.place(), &function, &geometry, &params);
     let number = check::launch((queue.context.id, queue.id));
     queue.run_kernel(traced, move |running| {
         run(launcher, &function, &geometry, &params, running, number)
@@ -148,14 +148,25 @@ pub fn submit(
     Ok(())
 }
 
-/// What is recorded of a launch.
-pub fn traced(place: Place, function: &Function, geometry: &Geometry) -> Traced {
-    trace::kernel(place, || divvy_trace::Kernel {
-        name: function.kernel().name.clone(),
-        grid: geometry.grid,
-        block: geometry.block,
-        shared: geometry.shared_bytes,
-        cooperative: geometry.cooperative,
+/// What is recorded of a launch. `params` are laid out as the kernel declares them.
+pub fn traced(
+    launcher: &Launcher,
+    place: Place,
+    function: &Function,
+    geometry: &Geometry,
+    params: &[u8],
+) -> Traced {
+    trace::kernel(place, || {
+        let view = View::new(launcher, &function.instance.context);
+        let kernel = function.kernel();
+        divvy_trace::Kernel {
+            name: kernel.name.clone(),
+            grid: geometry.grid,
+            block: geometry.block,
+            shared: geometry.shared_bytes,
+            cooperative: geometry.cooperative,
+            arguments: trace::arguments(&kernel.params, params, |address| view.range(address).is_some()),
+        }
     })
 }
 
@@ -170,12 +181,7 @@ pub fn run(
     number: u32,
 ) -> u64 {
     let context = &function.instance.context;
-    let view = View {
-        visible: &launcher.visible,
-        context,
-        held: Mutex::default(),
-        arrays: Mutex::default(),
-    };
+    let view = View::new(launcher, context);
     let profile = context.device.facts.profile;
     let dilation = context.device.facts.timing.dilation();
     let blocks: u64 = geometry.grid.iter().map(|&size| u64::from(size)).product();
@@ -260,7 +266,16 @@ struct View<'a> {
     arrays: Mutex<Vec<Arc<Array>>>,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    fn new(launcher: &'a Launcher, context: &'a Context) -> View<'a> {
+        View {
+            visible: &launcher.visible,
+            context,
+            held: Mutex::default(),
+            arrays: Mutex::default(),
+        }
+    }
+
     /// The texels of an object of the kernel's context, if they are all there.
     fn image(&self, object: &Object) -> Option<Image> {
         if object.context.id != self.context.id {

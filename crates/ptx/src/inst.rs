@@ -1,6 +1,7 @@
 //! A decoded instruction: a function pointer and byte offsets into the warp's registers.
 
 use crate::engine::ctx::Ctx;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What an instruction tells the warp's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +88,21 @@ pub enum VectorSet {
     Avx2,
 }
 
+/// This process is to do as on a machine without AVX2.
+static PLAIN: AtomicBool = AtomicBool::new(false);
+
+/// Has this process do from now on as on a machine without AVX2: nothing is compiled, and modules that are read from here on
+/// are interpreted by plain loops.
+pub fn without_vectors() {
+    PLAIN.store(true, Ordering::Relaxed);
+}
+
 impl VectorSet {
     /// The best this machine has.
     pub fn detect() -> VectorSet {
+        if PLAIN.load(Ordering::Relaxed) {
+            return VectorSet::Portable;
+        }
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")

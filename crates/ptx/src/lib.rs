@@ -41,6 +41,6 @@ pub use engine::{
     Touch, WarpAt, Watch, Window,
 };
 pub use error::{Access, Fault, LinkError, ParseError, Unsupported};
-pub use inst::VectorSet;
+pub use inst::{VectorSet, without_vectors};
 pub use module::{Global, Kernel, Module, Param, Place, Program};
 pub use types::Space;

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
 use common::{alone, code, connect, connect_shared, cu, get, start};
 use divvy_abi::*;
 use divvy_remote::server::{Quota, Traffic};
@@ -250,6 +252,44 @@ fn addresses_of_either_kind_are_copied_by_what_they_are() {
         cu!(cuMemcpy(address(to.as_mut_ptr()), address(own.as_ptr()), 50_000));
         assert!(to == own);
     });
+}
+
+/// The driver below gives addresses of this process's own memory, as a hostile server could. A copy that took them for the
+/// program's would be made here, and the server would not hear of it.
+#[test]
+fn device_memory_is_not_the_programs_whatever_the_server_says() {
+    alone(
+        "device_memory_is_not_the_programs_whatever_the_server_says",
+        || {
+            let (server, counts) = connect_shared(quota());
+            start(0);
+            counts.denies.store(true, Ordering::Relaxed);
+            let (own, mut to) = (numbers(50_000), vec![0; 50_000]);
+            let address = |at: *const u8| at.expose_provenance() as CUdeviceptr;
+            let device: CUdeviceptr = get!(cuMemAlloc_v2(50_000));
+            cu!(cuMemcpy(device, address(own.as_ptr()), 50_000));
+            assert_eq!(server.traffic().bytes(), 50_000);
+            cu!(cuMemcpy(address(to.as_mut_ptr()), device + 10_000, 40_000));
+            assert_eq!(server.traffic().bytes(), 90_000);
+            assert!(to[..40_000] == own[10_000..]);
+            let second: CUdeviceptr = get!(cuMemAllocAsync(50_000, std::ptr::null_mut()));
+            cu!(cuMemcpyAsync(second + 100, device, 40_000, std::ptr::null_mut()));
+            assert!(
+                counts
+                    .log
+                    .lock()
+                    .unwrap()
+                    .iter()
+                    .any(|line| line.contains("cuMemcpyDtoDAsync"))
+            );
+            // What is freed may be the program's own next time.
+            cu!(cuMemFree_v2(device));
+            cu!(cuMemFreeAsync(second, std::ptr::null_mut()));
+            counts.denies.store(false, Ordering::Relaxed);
+            cu!(cuMemcpy(address(to.as_mut_ptr()), address(own.as_ptr()), 50_000));
+            assert!(to == own);
+        },
+    );
 }
 
 #[test]

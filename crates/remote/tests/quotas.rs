@@ -304,6 +304,35 @@ fn functions_that_wait_to_be_called_are_counted() {
     });
 }
 
+/// A program that makes and releases such objects, and never runs what it is asked to, does not fill the worker's memory.
+#[test]
+fn destructors_that_wait_to_be_called_are_counted() {
+    alone("destructors_that_wait_to_be_called_are_counted", || {
+        with(Quota {
+            queued: 3,
+            ..Quota::default()
+        });
+        let make = || {
+            let mut object: CUuserObject = std::ptr::null_mut();
+            let to = &raw mut object;
+            let code = code!(cuUserObjectCreate(to, std::ptr::null_mut(), Some(waits), 1, 1));
+            if code == CUDA_SUCCESS {
+                cu!(cuUserObjectRelease(object, 1));
+            }
+            code
+        };
+        // The first may run already, and counts no more then.
+        let taken = (0..8).take_while(|_| make() == CUDA_SUCCESS).count();
+        assert!((3..=4).contains(&taken), "{taken}");
+        *GATE.0.lock().unwrap() = true;
+        GATE.1.notify_all();
+        while CALLED.load(Ordering::Relaxed) < taken as u32 {
+            std::thread::yield_now();
+        }
+        assert_eq!(make(), CUDA_SUCCESS);
+    });
+}
+
 #[test]
 fn objects_are_counted() {
     alone("objects_are_counted", || {

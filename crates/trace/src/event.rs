@@ -124,6 +124,8 @@ pub struct Kernel {
     pub shared: u32,
     /// Blocks can wait for one another.
     pub cooperative: bool,
+    /// Its arguments in order, as texts: CUDA's driver knows their sizes only.
+    pub arguments: Vec<String>,
 }
 
 impl Event {
@@ -256,8 +258,18 @@ fn encode_operation(operation: &Operation, into: &mut Vec<u8>) {
     if let Some(kernel) = &operation.kernel {
         let sizes = kernel.grid.iter().chain(&kernel.block);
         words(into, &sizes.map(|&size| u64::from(size)).collect::<Vec<_>>());
-        words(into, &[u64::from(kernel.shared), u64::from(kernel.cooperative)]);
+        words(
+            into,
+            &[
+                u64::from(kernel.shared),
+                u64::from(kernel.cooperative),
+                kernel.arguments.len() as u64,
+            ],
+        );
         text(into, &kernel.name);
+        for argument in &kernel.arguments {
+            text(into, argument);
+        }
     }
 }
 
@@ -321,12 +333,14 @@ impl Reader<'_> {
                 *size = self.number()?;
             }
             let [x, y, z, p, q, r] = sizes;
+            let (shared, cooperative, count) = (self.number()?, self.word()? != 0, self.word()?);
             operation.kernel = Some(Kernel {
                 grid: [x, y, z],
                 block: [p, q, r],
-                shared: self.number()?,
-                cooperative: self.word()? != 0,
+                shared,
+                cooperative,
                 name: self.text()?,
+                arguments: (0..count).map(|_| self.text()).collect::<Option<_>>()?,
             });
         }
         Some(operation)
@@ -360,6 +374,7 @@ mod tests {
             block: [4, 5, 6],
             shared: 7,
             cooperative: true,
+            arguments: vec!["0x7f00*".into(), "0x04".into()],
         };
         vec![
             Event::Process {

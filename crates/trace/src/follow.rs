@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -14,6 +15,8 @@ use crate::event::Event;
 
 /// A file of one byte in the folder: it is not 0 once something could not be written.
 pub const LOST: &str = "lost";
+/// Chunks of one file that are read: 64 GiB. A program could make a file of any length.
+const MOST: usize = 1 << 20;
 
 /// An event, and the process that it happened in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct Heard {
 pub struct Follower {
     folder: PathBuf,
     files: BTreeMap<OsString, Followed>,
+    /// Chunks of one file that are read.
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -50,6 +55,7 @@ impl Follower {
         Ok(Follower {
             folder,
             files: BTreeMap::new(),
+            most: MOST,
         })
     }
 
@@ -74,7 +80,7 @@ impl Follower {
         }
         let mut heard = Vec::new();
         for followed in self.files.values_mut() {
-            followed.read(&mut heard)?;
+            followed.read(self.most, &mut heard)?;
         }
         Ok(heard)
     }
@@ -86,9 +92,9 @@ impl Follower {
 }
 
 impl Followed {
-    fn read(&mut self, heard: &mut Vec<Heard>) -> std::io::Result<()> {
+    fn read(&mut self, most: usize, heard: &mut Vec<Heard>) -> std::io::Result<()> {
         let chunks = self.file.metadata()?.len() as usize / CHUNK;
-        self.read.resize(chunks, 0);
+        self.read.resize(chunks.min(most), 0);
         let mut bytes = vec![0; CHUNK];
         for (number, read) in self
             .read
@@ -97,7 +103,22 @@ impl Followed {
             .filter(|(_, read)| **read < CHUNK)
         {
             let offset = (number * CHUNK) as u64;
-            self.file.read_exact_at(&mut bytes, offset)?;
+            let fill = |bytes: &mut [u8], at| match self.file.read_exact_at(bytes, at) {
+                // It was made shorter meanwhile.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+                done => done.map(|()| true),
+            };
+            // Most have nothing new: one word says so.
+            let mut length = [0; 4];
+            if !fill(&mut length, offset + *read as u64)? {
+                break;
+            }
+            if length == [0; 4] {
+                continue;
+            }
+            if !fill(&mut bytes, offset)? {
+                break;
+            }
             let (found, next) = records(&bytes, *read);
             let events = found.into_iter().filter_map(Event::decode);
             heard.extend(events.map(|event| Heard { pid: self.pid, event }));
@@ -109,5 +130,41 @@ impl Followed {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzzing::written;
+
+    #[test]
+    fn files_that_no_library_wrote_do_no_harm() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let mut follower = Follower::new(folder.path().to_owned()).expect("a follower");
+        follower.most = 8;
+        let event = Event::Memory {
+            at: 1,
+            device: 0,
+            bytes: 2,
+        };
+        let mut chunk = written(std::slice::from_ref(&event));
+        chunk.resize(CHUNK, 0);
+        std::fs::write(path("7-1-libcuda"), &chunk).expect("a file");
+        // Longer than what is read of one.
+        let long = File::create(path("8-1-libcuda")).expect("a file");
+        long.set_len(13 * CHUNK as u64).expect("its length");
+        long.write_all_at(&chunk, 0).expect("a chunk");
+        let heard = |pid| Heard {
+            pid,
+            event: event.clone(),
+        };
+        assert_eq!(follower.read().expect("both"), [heard(7), heard(8)]);
+        let followed = follower.files.values().map(|followed| followed.read.len());
+        assert_eq!(followed.collect::<Vec<_>>(), [1, 8]);
+        // It becomes shorter than what was read of it.
+        long.set_len(CHUNK as u64 + 9).expect("its length");
+        assert_eq!(follower.read().expect("nothing new"), []);
     }
 }

@@ -16,6 +16,8 @@ mod chunk;
 mod clock;
 mod event;
 mod follow;
+#[doc(hidden)]
+pub mod fuzzing;
 mod origin;
 mod roles;
 mod show;

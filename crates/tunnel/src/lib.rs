@@ -30,5 +30,12 @@ pub use allowance::{Allowance, Shares};
 pub use certificate::{Authority, Identity, a_year};
 pub use talk::Wanted;
 
+/// The variable of this environment by which a network is emulated, where its text is not understood, and what a right one
+/// looks like.
+#[must_use]
+pub fn misunderstood_network() -> Option<(&'static str, &'static str)> {
+    divvy_remote::stream::emulated::Network::misunderstood()
+}
+
 /// Bytes of the largest message of a CUDA call.
 pub(crate) const MESSAGE: usize = 1 << 20;

@@ -16,8 +16,8 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use divvy_model::{Code, Fault};
-use divvy_remote::local::CHANNELS;
 use divvy_remote::local::handshake::{self, Heard};
+use divvy_remote::local::{CHANNELS, limits};
 use divvy_remote::stream::{Frames, StreamTransport};
 use divvy_remote::{Lost, Transport};
 use divvy_ring::doorbell::Futex;
@@ -322,7 +322,8 @@ impl Shared {
                 return Err(Errno::PROTO);
             };
             let look = Arc::clone(program);
-            let Some(ring) = region.server(channel, Peer::new(Futex, move || look.is_open())) else {
+            let peer = Peer::new(Futex, move || look.is_open()).with(limits());
+            let Some(ring) = region.server(channel, peer) else {
                 if channel < CHANNELS {
                     continue;
                 }

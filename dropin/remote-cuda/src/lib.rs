@@ -7,6 +7,7 @@ mod log;
 
 use std::path::{Path, PathBuf};
 
+use divvy_remote::client::Told;
 use divvy_remote::stream::emulated::{Distant, Network};
 use divvy_remote::{Connector, LocalConnector};
 
@@ -31,6 +32,8 @@ fn socket() -> Option<PathBuf> {
 
 extern "C" fn capture() {
     log::capture();
+    // Most of what is not served never reaches a server: the program's own table has no stub for it.
+    divvy_abi::on_unsupported(|symbol| log::tell(Told::Unserved(symbol)));
     if let Some(socket) = socket() {
         let connector = LocalConnector::new(socket);
         let connector: Box<dyn Connector> = match Network::of_environment() {

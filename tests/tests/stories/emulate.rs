@@ -269,12 +269,23 @@ fn a_numba_program_is_traced_with_its_threads_streams_launches_and_memory() {
     assert_eq!(kernels.len(), 3);
     let tracks: std::collections::BTreeSet<_> = kernels.iter().map(|kernel| kernel["tid"].as_u64()).collect();
     assert_eq!(tracks.len(), 3, "a track for each stream");
+    let allocated = slices
+        .iter()
+        .find(|call| call["name"] == "cuMemAlloc_v2")
+        .expect("an allocation");
+    let address = allocated["args"]["dptr"].as_str().expect("its address");
+    let address = address.trim_matches(['[', ']']);
     for kernel in &kernels {
         assert!(
             kernel["name"].as_str().is_some_and(|name| name.contains("saxpy")),
             "{kernel}"
         );
         assert_eq!(kernel["args"]["grid"], serde_json::json!([4, 1, 1]));
+        let arguments = kernel["args"]["arguments"].to_string();
+        assert!(
+            arguments.contains("0x0000000000000400") && arguments.contains(&format!("{address}*")),
+            "1,024 elements, at the address of an allocation: {arguments}"
+        );
     }
     // An arrow leads from a launch, on its thread, to each kernel.
     let arrows: Vec<(&Value, &Value)> = of(&events, "s")
@@ -310,17 +321,13 @@ fn a_numba_program_is_traced_with_its_threads_streams_launches_and_memory() {
         used.iter().any(|used| used["args"]["bytes"].as_u64() > Some(0)),
         "{used:?}"
     );
-    let allocated = slices
-        .iter()
-        .find(|call| call["name"] == "cuMemAlloc_v2")
-        .expect("an allocation");
     assert_eq!(allocated["args"]["bytesize"], "4096");
     assert_eq!(allocated["args"]["result"], "CUDA_SUCCESS");
 
     let lines = fs::read_to_string(lines).expect("lines");
     assert!(lines.contains("bytesize=4096) = CUDA_SUCCESS <"), "{lines}");
     assert!(
-        lines.contains("<<<(4,1,1), (256,1,1), 0>>> device 0, stream null <device "),
+        lines.contains("<<<(4,1,1), (256,1,1), 0>>>(") && lines.contains(") device 0, stream null <device "),
         "{lines}"
     );
     assert!(!lines.contains("cuGetProcAddress"), "{lines}");

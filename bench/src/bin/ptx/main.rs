@@ -39,6 +39,9 @@ struct Args {
     /// Measure empty launches through the emulated driver, and nothing else
     #[arg(long)]
     launches: bool,
+    /// Take the emulated driver that lies beside this program as it is, and build nothing
+    #[arg(long, requires = "launches")]
+    built: bool,
     /// Run the compiled kernels alone, for a profiler; nothing is measured
     #[arg(long)]
     compiled_alone: bool,
@@ -56,7 +59,7 @@ enum Output {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     if args.launches {
-        return empty_launches();
+        return empty_launches(args.built);
     }
     let native = Native::build(&target_folder().join("bench"))?;
     let engines = [Engine::new(1), Engine::new(2)];
@@ -155,9 +158,11 @@ fn measure(
 const EMULATED: &str = "DIVVY_EMULATED";
 
 /// Prints what an empty launch costs. A process of its own has the device and its folder.
-fn empty_launches() -> anyhow::Result<()> {
+fn empty_launches(built: bool) -> anyhow::Result<()> {
     if std::env::var_os(EMULATED).is_none() {
-        divvy_bench::artifacts::build(&["emulated-cuda"])?;
+        if !built {
+            divvy_bench::artifacts::build(&["emulated-cuda"])?;
+        }
         let folder = tempfile::tempdir()?;
         let status = std::process::Command::new(std::env::current_exe()?)
             .arg("--launches")

@@ -165,7 +165,7 @@ impl EngineClient {
             return Work::Engine(Box::new(move |task| client.ready(task, Box::new(run))));
         }
         let client = Arc::clone(self);
-        Work::Pool(Box::new(move || {
+        Work::Brief(Box::new(move || {
             client.mark(true);
             run(&Running {
                 client: &client,

@@ -23,7 +23,8 @@ pub struct Pool {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    /// Jobs, with names by which a thread may ask for one.
+    queue: VecDeque<(usize, Job)>,
     idle: usize,
     threads: usize,
 }
@@ -40,8 +41,13 @@ impl Pool {
 
     /// Runs the job soon, on a thread of the pool.
     pub fn push(&'static self, job: Job) {
+        self.push_named(0, job);
+    }
+
+    /// The same, unless a thread asks for it first ([`Pool::help`]). A name that is not 0 names one job.
+    pub fn push_named(&'static self, name: usize, job: Job) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.queue.push_back(job);
+        state.queue.push_back((name, job));
         if state.queue.len() <= state.idle || state.threads >= MAX_THREADS {
             self.arrived.notify_one();
             return;
@@ -57,12 +63,23 @@ impl Pool {
         }
     }
 
+    /// Runs the job of this name on the calling thread, if no thread has begun it.
+    pub fn help(&self, name: usize) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let job = (state.queue.iter().position(|(queued, _)| *queued == name))
+            .and_then(|at| state.queue.remove(at));
+        drop(state);
+        if let Some((_, job)) = job {
+            run(job);
+        }
+    }
+
     /// The system refused a thread. The other threads will take the job; without any, the submitter must.
     fn without_thread(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.threads -= 1;
         while state.threads == 0
-            && let Some(job) = state.queue.pop_front()
+            && let Some((_, job)) = state.queue.pop_front()
         {
             drop(state);
             run(job);
@@ -74,7 +91,7 @@ impl Pool {
         block_signals();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(job) = state.queue.pop_front() {
+            if let Some((_, job)) = state.queue.pop_front() {
                 drop(state);
                 run(job);
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

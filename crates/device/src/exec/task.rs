@@ -18,6 +18,9 @@ pub enum Work {
     Marker,
     /// Runs on a thread of the pool.
     Pool(Box<dyn FnOnce() + Send>),
+    /// The same, or on a thread that waits for its end: it takes two switches of threads less. It runs no code of the
+    /// program's, and waits for nothing that this thread would do.
+    Brief(Box<dyn FnOnce() + Send>),
     /// Is given its task when its turn comes: an engine whose time is modelled executes it, and says when it is done.
     Engine(Box<dyn FnOnce(Arc<Task>) + Send>),
     /// Runs on the thread that waits for its turn with [`Task::wait_turn`] and then calls [`Task::finish`].
@@ -139,6 +142,9 @@ impl Task {
 
     /// Blocks until the task is done.
     pub fn wait_done(&self) {
+        if !self.is_done() {
+            Pool::global().help(self.name());
+        }
         self.wait(|state| matches!(state, State::Done { .. }));
         self.is_heard_of();
     }
@@ -157,6 +163,11 @@ impl Task {
             inner.waiters -= 1;
         }
         true
+    }
+
+    /// What its job is called in the pool, which holds the task meanwhile.
+    fn name(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     fn wait(&self, enough: impl Fn(State) -> bool) {
@@ -279,12 +290,11 @@ fn all_before_done(task: &Arc<Task>) -> Vec<Step> {
     match inner.work.take() {
         Some(Work::Pool(run)) => {
             drop(inner);
-            let finished = Arc::clone(task);
-            Pool::global().push(Box::new(move || {
-                run();
-                finished.finish();
-            }));
-            Vec::new()
+            give(task, 0, run)
+        }
+        Some(Work::Brief(run)) => {
+            drop(inner);
+            give(task, task.name(), run)
         }
         Some(Work::Caller) => {
             inner.state = State::Turn;
@@ -298,6 +308,17 @@ fn all_before_done(task: &Arc<Task>) -> Vec<Step> {
             task.mark_done()
         }
     }
+}
+
+/// Has the pool run a task, which ends then.
+fn give(task: &Arc<Task>, name: usize, run: Box<dyn FnOnce() + Send>) -> Vec<Step> {
+    let finished = Arc::clone(task);
+    let job = move || {
+        run();
+        finished.finish();
+    };
+    Pool::global().push_named(name, Box::new(job));
+    Vec::new()
 }
 
 #[cfg(test)]
@@ -322,6 +343,31 @@ mod tests {
         last.wait_done();
         assert_eq!(*log.lock().unwrap(), [0, 1, 2]);
         assert!(first.done_at_ns() <= last.done_at_ns());
+    }
+
+    #[test]
+    fn brief_work_is_run_by_the_thread_that_waits_unless_another_has_begun_it() {
+        // All threads of the pool are busy, so none begins what follows.
+        let busy: Vec<_> = (0..64).map(|_| Task::submit(&[], Work::Caller)).collect();
+        let held: Vec<_> = (busy.iter())
+            .map(|gate| {
+                let gate = Arc::clone(gate);
+                Task::submit(&[], Work::Pool(Box::new(move || gate.wait_done())))
+            })
+            .collect();
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let note = || {
+            let ran = Arc::clone(&ran);
+            Box::new(move || ran.lock().unwrap().push(std::thread::current().id()))
+        };
+        let brief = Task::submit(&[], Work::Brief(note()));
+        let not = Task::submit(&[], Work::Pool(note()));
+        brief.wait_done();
+        assert_eq!(*ran.lock().unwrap(), [std::thread::current().id()]);
+        busy.iter().for_each(|gate| gate.finish());
+        not.wait_done();
+        held.iter().for_each(|task| task.wait_done());
+        assert_ne!(ran.lock().unwrap()[1], std::thread::current().id());
     }
 
     #[test]

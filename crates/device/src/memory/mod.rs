@@ -6,3 +6,4 @@ pub mod free_list;
 pub mod heap;
 pub mod mapping;
 pub mod store;
+pub mod zeros;

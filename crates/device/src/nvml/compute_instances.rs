@@ -4,7 +4,8 @@ use divvy_abi::nvml::*;
 
 use super::Result;
 use super::args::{In, Out, field};
-use super::mig::{Inner, code, compute_of_handle, destroy_compute};
+use super::divisible::code;
+use super::mig::{Inner, compute_of_handle, destroy_compute};
 use super::state;
 use crate::mig::{ComputeInstance, ComputeKind, State};
 

@@ -4,7 +4,8 @@ use divvy_abi::nvml::*;
 use divvy_model::MigProfile;
 
 use super::args::{Device, In, Out, field};
-use super::mig::{Divisible, Inner, code};
+use super::divisible::{Divisible, code};
+use super::mig::Inner;
 use super::{Result, state};
 
 /// The profile of NVML's number.

@@ -4,7 +4,7 @@ use divvy_abi::nvml::*;
 
 use super::args::{Device, In, Out, Text, field};
 use super::board::{board, cores_per_sm};
-use super::mig::Divisible;
+use super::divisible::Divisible;
 use super::{Result, state};
 use crate::inventory::DeviceFacts;
 use crate::product::identity::{PciAddress, Uuid};

@@ -1,124 +1,21 @@
-//! MIG: the mode, GPU instances, compute instances, and the handles of all of them.
+//! MIG: GPU instances, compute instances, and the handles of both.
 //!
 //! A handle is the number of a name that was given out once, and every call looks it up again. So a handle of an
 //! instance that was removed is refused, and serves again if the same instance is made again.
 
-use std::io::ErrorKind;
 use std::sync::{Mutex, PoisonError};
 
 use divvy_abi::nvml::*;
-use divvy_model::{MigProduct, MigProfile};
+use divvy_model::MigProfile;
 
+use super::divisible::{Divisible, code, unprepared};
 use super::{Result, state};
-use crate::error::HardwareError;
 use crate::hardware;
-use crate::inventory::{self, DeviceFacts};
-use crate::log;
 use crate::mig::{
-    ComputeInstance, ComputeKind, GpuInstance, Refusal, State, Store, StoreError, compute_instance_uuid,
-    compute_kinds, gpu_instance_uuid,
+    ComputeInstance, ComputeKind, GpuInstance, compute_instance_uuid, compute_kinds, gpu_instance_uuid,
 };
 use crate::product::identity::Uuid;
-use crate::run_directory::{prepare, run_directory};
-
-/// What NVML says for a refusal.
-pub fn code(refusal: Refusal) -> nvmlReturn_t {
-    match refusal {
-        Refusal::Off => NVML_ERROR_NOT_SUPPORTED,
-        Refusal::Invalid => NVML_ERROR_INVALID_ARGUMENT,
-        Refusal::Full => NVML_ERROR_INSUFFICIENT_RESOURCES,
-        Refusal::InUse => NVML_ERROR_IN_USE,
-        Refusal::Unknown => NVML_ERROR_NOT_FOUND,
-    }
-}
-
-/// A user that may not write the division may not divide the device, as a user other than root on hardware.
-fn unreadable(why: StoreError) -> nvmlReturn_t {
-    let code = match &why {
-        StoreError::Io(_, error) if error.kind() == ErrorKind::PermissionDenied => NVML_ERROR_NO_PERMISSION,
-        _ => NVML_ERROR_UNKNOWN,
-    };
-    log::once("nvml mig", why);
-    code
-}
-
-fn unprepared(why: HardwareError) -> nvmlReturn_t {
-    let code = match &why {
-        HardwareError::Directory(_, error) if error.kind() == ErrorKind::PermissionDenied => {
-            NVML_ERROR_NO_PERMISSION
-        }
-        _ => NVML_ERROR_UNKNOWN,
-    };
-    log::once("nvml mig directory", why);
-    code
-}
-
-/// A GPU whose product has MIG.
-#[derive(Clone, Copy)]
-pub struct Divisible {
-    /// The GPU.
-    pub gpu: &'static DeviceFacts,
-    /// Its product's table.
-    pub product: &'static MigProduct,
-}
-
-impl Divisible {
-    /// A GPU as one; a product without MIG does not support any of this.
-    pub fn of(gpu: &'static DeviceFacts) -> Result<Divisible> {
-        let product = gpu.mig_product().ok_or(NVML_ERROR_NOT_SUPPORTED)?;
-        Ok(Divisible { gpu, product })
-    }
-
-    fn store(self) -> Store {
-        Store::of(&run_directory(), self.gpu.uuid)
-    }
-
-    /// What it is divided into.
-    pub fn state(self) -> Result<State> {
-        self.store().read().map_err(unreadable)
-    }
-
-    /// The same where MIG mode is on; all calls about instances support nothing else.
-    pub fn divided(self) -> Result<State> {
-        self.state()
-            .and_then(|state| state.on.then_some(state).ok_or(NVML_ERROR_NOT_SUPPORTED))
-    }
-
-    /// The profile with an id.
-    pub fn profile(self, id: u32) -> Result<&'static MigProfile> {
-        let mut profiles = self.product.profiles.iter();
-        profiles
-            .find(|profile| profile.id == id)
-            .ok_or(NVML_ERROR_INVALID_ARGUMENT)
-    }
-
-    /// Changes it.
-    pub fn change<T>(self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-        // Perhaps no emulated device of this run directory was used yet.
-        prepare(&run_directory()).map_err(unprepared)?;
-        self.store().change(change).map_err(unreadable)?
-    }
-
-    /// Turns MIG mode on or off, and returns the result. On a GPU that a process uses, or that still holds instances,
-    /// the change waits until the GPU is free.
-    pub fn set_mode(self, on: bool) -> Result<nvmlReturn_t> {
-        let gpu = self.gpu.uuid;
-        self.change(|state| {
-            state.pending = on;
-            let used = hardware::is_used(&run_directory(), gpu).map_err(unprepared)?;
-            if state.on != on && (used || !state.instances.is_empty()) {
-                return Ok(NVML_ERROR_IN_USE);
-            }
-            state.on = on;
-            Ok(NVML_SUCCESS)
-        })
-    }
-
-    /// The MIG devices, in the order of their indices.
-    pub fn devices(self) -> Result<Vec<DeviceFacts>> {
-        Ok(inventory::compute_instances(self.gpu, &self.divided()?))
-    }
-}
+use crate::run_directory::run_directory;
 
 /// What a handle stands for when it is no device's.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -277,19 +174,4 @@ pub fn destroy_compute(handle: nvmlComputeInstance_t) -> Result {
         }
         state.destroy_compute(inner.instance.id, compute.id).map_err(code)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_may_not_write_is_told_so() {
-        let io = |kind: ErrorKind| StoreError::Io("state".into(), kind.into());
-        assert_eq!(
-            unreadable(io(ErrorKind::PermissionDenied)),
-            NVML_ERROR_NO_PERMISSION
-        );
-        assert_eq!(unreadable(io(ErrorKind::StorageFull)), NVML_ERROR_UNKNOWN);
-    }
 }

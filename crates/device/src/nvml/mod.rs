@@ -12,6 +12,7 @@ mod args;
 mod board;
 mod clocks;
 mod compute_instances;
+mod divisible;
 mod events;
 mod gpu_instances;
 mod health;

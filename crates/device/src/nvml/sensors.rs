@@ -4,7 +4,7 @@ use divvy_abi::nvml::*;
 
 use super::args::{Device, Out};
 use super::board::board;
-use super::mig::Divisible;
+use super::divisible::Divisible;
 use super::utilization::{engine, percent};
 
 /// Length of the window that a utilisation is an average over, in microseconds; NVML's own is between 1/6 and 1 s.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use divvy_abi::nvml::*;
 
 use super::Result;
-use super::mig::Divisible;
+use super::divisible::Divisible;
 use crate::inventory::{self, DeviceFacts};
 use crate::log;
 

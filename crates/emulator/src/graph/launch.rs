@@ -221,7 +221,13 @@ impl Launch {
             Work::Kernel(kernel) => {
                 let kernel = kernel.clone();
                 let context = Arc::clone(kernel.context());
-                let traced = launch::traced(self.place, &kernel.function, &kernel.geometry);
+                let traced = launch::traced(
+                    launcher,
+                    self.place,
+                    &kernel.function,
+                    &kernel.geometry,
+                    &kernel.params.bytes,
+                );
                 let number = check::launch((self.place.context, self.place.stream));
                 let run = engine_work(&context, traced, move |running| {
                     kernel.run(launcher, running, number)

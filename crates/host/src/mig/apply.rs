@@ -5,12 +5,12 @@ use std::rc::Rc;
 use divvy_model::{Code, Fault};
 
 use super::compute::{Refill, fill, part_name, refill};
-use super::contents::contents;
+use super::contents::{contents, place_of};
 use super::driver::{GpuInstance, MigDevice, MigDriver, NewInstance, Tenant};
 use super::file::Target;
 use super::geometry::{Layout, Place, Shapes};
+use super::goal::goal;
 use super::plan::{Occupancy, best};
-use super::request::goal;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,15 +253,6 @@ pub fn occupancy(shapes: &Shapes, device: &MigDevice) -> Occupancy {
         }
     }
     now
-}
-
-/// The place at which an instance lies; None for one of a profile that is not known.
-pub(super) fn place_of(shapes: &Shapes, instance: &GpuInstance) -> Option<usize> {
-    let profiles = &shapes.geometry.profiles;
-    let profile = profiles
-        .iter()
-        .position(|profile| profile.id == instance.profile_id)?;
-    shapes.place(profile, instance.start)
 }
 
 fn first_tenant(instances: &[GpuInstance]) -> Option<&Tenant> {

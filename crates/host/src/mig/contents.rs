@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use super::apply::place_of;
 use super::compute::{Filled, refill};
 use super::driver::{ComputeInstance, GpuInstance, MigDevice, Tenant};
 use super::geometry::{Layout, Shapes};
@@ -72,6 +71,15 @@ pub fn contents<'a>(
         inside.extend(pairs.into_iter().map(|(place, parts)| (place, parts.to_vec())));
     }
     Ok(inside)
+}
+
+/// The place at which an instance lies; None for one of a profile that is not known.
+pub(super) fn place_of(shapes: &Shapes, instance: &GpuInstance) -> Option<usize> {
+    let profiles = &shapes.geometry.profiles;
+    let profile = profiles
+        .iter()
+        .position(|profile| profile.id == instance.profile_id)?;
+    shapes.place(profile, instance.start)
 }
 
 /// The cheapest way to give each place one of the rest. No device has more than seven alike, and alike contents are tried

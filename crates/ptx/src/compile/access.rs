@@ -6,7 +6,10 @@ use super::asm::Map::{M0F, M0F3A, M0F38};
 use super::asm::Pp::{None as P0, P66};
 use super::asm::{CTX, Cond, Gp, Label, RAX, RCX, RDX, Rm, V};
 use super::cache::Held;
-use super::emit::{Emitter, Proof, Stub, ctx, is_empty, join, part_mask, upper};
+use super::emit::{Emitter, Proof};
+use super::frame::ctx;
+use super::home::{copy, is_empty, join, part_mask, upper};
+use super::stub::Stub;
 use super::table::{Element, Op, op};
 use crate::engine::control::NONE;
 use crate::engine::ctx::{Ctx, SITES};
@@ -464,7 +467,7 @@ impl Emitter<'_> {
                 // Lanes that are not active get an address that is allowed.
                 let k = part_mask(usize::from(part), wide);
                 if wide {
-                    super::emit::copy(&mut self.asm, part, 5);
+                    copy(&mut self.asm, part, 5);
                 } else {
                     self.asm.v3(XOR, part, part, Rm::Reg(part));
                 }
@@ -481,7 +484,7 @@ impl Emitter<'_> {
                 part
             };
             if part == 0 {
-                super::emit::copy(&mut self.asm, 4, distance);
+                copy(&mut self.asm, 4, distance);
             } else {
                 self.asm.v3(LARGER[w], 4, 4, Rm::Reg(distance));
             }
@@ -492,7 +495,7 @@ impl Emitter<'_> {
         is_empty(&mut self.asm, K3);
         self.asm.jump_if(Cond::NotEqual, slow);
         if access.width() > 1 {
-            super::emit::copy(&mut self.asm, 6, 0);
+            copy(&mut self.asm, 6, 0);
             for part in 1..parts {
                 self.asm.v3(OR, 6, 6, Rm::Reg(part));
             }
@@ -642,7 +645,7 @@ impl Emitter<'_> {
             match (steps, vector) {
                 (Some(at), 0) => self.asm.v3(XOR, 4, 0, Rm::Pool(at)),
                 (Some(at), _) => self.asm.v3_imm(TERNARY, 4, vector, Rm::Pool(at), OR_DIFFERS),
-                (None, 0) => super::emit::copy(&mut self.asm, 4, 0),
+                (None, 0) => copy(&mut self.asm, 4, 0),
                 (None, _) => self.asm.v3(OR, 4, 4, Rm::Reg(vector)),
             }
         }

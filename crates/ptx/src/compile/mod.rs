@@ -9,7 +9,9 @@
 //! - `cache`: which registers of the warp are in vector registers
 //! - `facts`, `lanes`: how long a register is needed, and how its lanes lie
 //! - `rounds`: loops that keep registers
-//! - `emit`, `data`, `access`: control flow and predicates; arithmetic; memory
+//! - `emit`, `leave`, `stub`, `frame`: instructions in their order; how code is left, and entered
+//! - `predicate`, `data`, `access`: predicates; arithmetic; memory
+//! - `home`: registers' homes
 //! - `constants`, `buffer`: what code reads, and the memory it is in
 
 mod access;
@@ -20,8 +22,13 @@ mod constants;
 mod data;
 mod emit;
 mod facts;
+mod frame;
+mod home;
 mod lanes;
+mod leave;
+mod predicate;
 mod rounds;
+mod stub;
 mod table;
 
 use crate::code::Code;
@@ -31,8 +38,9 @@ use crate::inst::{Flow, Inst};
 use asm::Asm;
 use buffer::Pages;
 use constants::Pool;
-use emit::{Emitter, NOWHERE};
+use emit::Emitter;
 use facts::Facts;
+use frame::NOWHERE;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -95,6 +103,13 @@ pub(crate) struct Entry {
     at: *const u8,
 }
 
+impl Entry {
+    /// The address of its code.
+    pub fn address(self) -> *const u8 {
+        self.at
+    }
+}
+
 impl Native {
     /// Begins to compile a module; `None` where this processor, or the system, does not have what it takes.
     pub fn compile(code: &Code) -> Option<Native> {
@@ -150,21 +165,22 @@ impl Version {
         let pool = Pool::new(interpret as usize as u64);
         let mut asm = Asm::default();
         asm.raw(&pool.bytes);
-        let (enter, epilogue) = emit::frame(&mut asm);
+        let frame = frame::frame(&mut asm, full, whole);
         let alone = alone(code, full);
         let mut leaders = leaders(code, !full);
         for (leader, alone) in leaders.iter_mut().zip(&alone) {
             *leader &= !alone;
         }
         let facts = Facts::new(code, [full, rows, whole]);
-        let emitter = Emitter::new(asm, &code.insts, [&leaders, &alone], full, &pool, epilogue, facts);
+        let emitter = Emitter::new(asm, &code.insts, [&leaders, &alone], full, &pool, &frame, facts);
         let (mut asm, entries) = emitter.run();
         if !asm.link() {
             return None;
         }
         let pages = Pages::new(&asm.bytes)?;
         // SAFETY: the frame's code is at that offset, and is called as `Enter` says.
-        let enter = unsafe { std::mem::transmute::<*const u8, Enter>(pages.address().add(enter as usize)) };
+        let enter =
+            unsafe { std::mem::transmute::<*const u8, Enter>(pages.address().add(frame.enter as usize)) };
         Some(Version {
             pages,
             enter,

@@ -5,7 +5,10 @@
 
 use super::asm::{COUNT, CTX, Cond, Label, Rm};
 use super::cache::Held;
-use super::emit::{Emitter, Stub, copy, ctx, read_home, write_home};
+use super::emit::Emitter;
+use super::frame::ctx;
+use super::home::{copy, read_home, write_home};
+use super::stub::Stub;
 use super::table::{Op, is_guarded, op};
 use crate::engine::ctx::Ctx;
 use crate::inst::Inst;

@@ -63,6 +63,26 @@ unsafe fn spread(first: *mut u8, warps: [usize; 2], wide: bool, value: u64) {
             // SAFETY: the caller's promise.
             unsafe { write(first, warps, wide, value) }
         }
+        /// The same with stores of 64 bytes.
+        #[target_feature(enable = "avx512f")]
+        unsafe fn fastest(first: *mut u8, [count, apart]: [usize; 2], wide: bool, value: u64) {
+            use std::arch::x86_64::{_mm512_set1_epi32, _mm512_set1_epi64, _mm512_storeu_si512};
+            let (line, lines) = if wide {
+                (_mm512_set1_epi64(value as i64), 4)
+            } else {
+                (_mm512_set1_epi32(value as i32), 2)
+            };
+            for n in 0..count {
+                for part in 0..lines {
+                    // SAFETY: the caller's promise: a register has so many bytes.
+                    unsafe { _mm512_storeu_si512(first.add(n * apart + 64 * part).cast(), line) };
+                }
+            }
+        }
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has it; the rest is the caller's promise.
+            return unsafe { fastest(first, warps, wide, value) };
+        }
         if is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has it; the rest is the caller's promise.
             return unsafe { fast(first, warps, wide, value) };

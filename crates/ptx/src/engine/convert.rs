@@ -32,14 +32,26 @@ ops! {
     S64FromF64(a: f64) -> i64 { if a.is_nan() { i64::MIN } else { a as i64 } }
     /// `cvt.sat.f32.f32` and `cvt.ftz.f32.f32`.
     SameF32<const M: u32>(a: f32) -> f32 { give::<M>(if M & FTZ != 0 { flush::<true>(a) } else { a }) }
-    FloorF32(a: f32) -> f32 { a.floor() }
-    CeilF32(a: f32) -> f32 { a.ceil() }
-    TruncF32(a: f32) -> f32 { a.trunc() }
-    RoundF32(a: f32) -> f32 { a.round_ties_even() }
-    FloorF64(a: f64) -> f64 { a.floor() }
-    CeilF64(a: f64) -> f64 { a.ceil() }
-    TruncF64(a: f64) -> f64 { a.trunc() }
-    RoundF64(a: f64) -> f64 { a.round_ties_even() }
+    FloorF32(a: f32) -> f32 { quiet32(a.floor()) }
+    CeilF32(a: f32) -> f32 { quiet32(a.ceil()) }
+    TruncF32(a: f32) -> f32 { quiet32(a.trunc()) }
+    RoundF32(a: f32) -> f32 { quiet32(a.round_ties_even()) }
+    FloorF64(a: f64) -> f64 { quiet64(a.floor()) }
+    CeilF64(a: f64) -> f64 { quiet64(a.ceil()) }
+    TruncF64(a: f64) -> f64 { quiet64(a.trunc()) }
+    RoundF64(a: f64) -> f64 { quiet64(a.round_ties_even()) }
+}
+
+/// A NaN as an instruction gives it: with the bit set that says that it is quiet. Functions that stand in for instructions of
+/// newer processors hand one on as it is.
+#[inline(always)]
+fn quiet32(value: f32) -> f32 {
+    f32::from_bits(value.to_bits() | u32::from(value.is_nan()) << 22)
+}
+
+#[inline(always)]
+fn quiet64(value: f64) -> f64 {
+    f64::from_bits(value.to_bits() | u64::from(value.is_nan()) << 51)
 }
 
 /// The types and modes of a conversion, in `Inst::imm`.

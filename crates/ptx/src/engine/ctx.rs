@@ -75,6 +75,34 @@ pub(crate) enum Reduce {
     Count,
 }
 
+/// Warps behind the running one that compiled code goes on to by itself: see `Block::march`.
+#[repr(C)]
+pub(crate) struct Following {
+    /// How many there are. Code that comes back says how many are left.
+    pub left: u64,
+    /// It goes on only from a warp that ends, or comes to a barrier, at this instruction.
+    pub end: u32,
+    /// Bytes from a warp's registers to the next one's, and from its local memory.
+    pub registers: u64,
+    pub local: u64,
+    /// Where the code of each begins.
+    pub entry: *const u8,
+    /// Instructions of the warps that it went on from.
+    pub count: i64,
+}
+
+impl Following {
+    /// None.
+    pub const NONE: Following = Following {
+        left: 0,
+        end: u32::MAX,
+        registers: 0,
+        local: 0,
+        entry: std::ptr::null(),
+        count: 0,
+    };
+}
+
 #[repr(C, align(64))]
 pub(crate) struct Ctx {
     /// All ones in the active lanes.
@@ -94,6 +122,7 @@ pub(crate) struct Ctx {
     pub count: i64,
     pub limit: i64,
     pub horizon: u32,
+    pub following: Following,
     pub panic: Option<Box<dyn std::any::Any + Send>>,
     pub other: u32,
     pub targets: [u32; 32],
@@ -148,6 +177,7 @@ impl Ctx {
             count: 0,
             limit: 0,
             horizon: 0,
+            following: Following::NONE,
             panic: None,
             other: 0,
             targets: [0; 32],

@@ -3,7 +3,7 @@
 //! are then put where they are, and the block's loop goes on.
 
 use super::block::Block;
-use super::ctx::{BarrierCall, Ctx, FULL};
+use super::ctx::{BarrierCall, Ctx, FULL, Following};
 use super::launch::LaunchState;
 use super::warp::Issued;
 use crate::compile::Kind;
@@ -47,34 +47,57 @@ impl Block {
                 self.part(launch, from, 0);
                 return Marched::Over;
             };
-            // Where the first warp ended: at a barrier, or for good.
-            let mut end = None;
-            for turn in 0..self.warps.len() {
+            // The instruction that a warp ended at, and what barrier that is, if it is one.
+            let mut ended = None;
+            let mut turn = 0;
+            while turn < self.warps.len() {
                 let at = self.in_turn(turn);
+                // A new warp's local memory: forget the last one's.
+                c.forget_windows();
                 self.enter(c, launch, at);
+                // Once the first one's end is known, code goes on by itself from warps that end there.
+                let left = (self.warps.len() - turn.max(at) - 1) as u64;
+                c.following = Following {
+                    left,
+                    end: ended.map_or(u32::MAX, |(pc, _)| pc),
+                    registers: launch.warp_bytes as u64,
+                    local: 32 * launch.local_stride,
+                    entry: entry.address(),
+                    count: 0,
+                };
                 // SAFETY: as in `Warp::run`: the kernel's area lies inside the warp's registers.
                 c.regs = unsafe { c.file.add(self.warps[at].base + area) };
                 c.time_ps = 0;
                 c.count = 0;
                 // SAFETY: `regs` are those of the kernel, and every lane is active.
                 let flow = unsafe { native.run(c, &code.insts, entry) };
+                let passed = left - c.following.left;
+                if passed > 0 {
+                    turn += passed as usize;
+                    sum.warp += c.following.count as u64;
+                    sum.lane += c.following.count as u64 * 32;
+                }
                 let met = match flow {
                     Flow::Meet => Some((c.at, c.other)),
                     Flow::Return | Flow::Exit if c.full() => None,
                     _ => Some((u32::MAX, 0)),
                 };
-                let alike = met.is_none_or(|(at, _)| at != u32::MAX) && *end.get_or_insert(met) == met;
+                let alike =
+                    met.is_none_or(|(at, _)| at != u32::MAX) && ended.is_none_or(|(_, first)| first == met);
                 if !alike {
-                    self.meet_before(c, launch, turn, end.flatten());
+                    let at = self.in_turn(turn);
+                    self.meet_before(c, launch, turn, ended.and_then(|(_, met)| met));
                     self.part(launch, from, turn);
                     self.next = at;
                     return Marched::Apart(flow);
                 }
+                ended = Some((c.at, met));
                 let count = c.count as u64;
                 sum.warp += count;
                 sum.lane += count * 32;
+                turn += 1;
             }
-            let Some(Some((pc, _))) = end else {
+            let Some((_, Some((pc, _)))) = ended else {
                 self.end_all();
                 return Marched::Done;
             };

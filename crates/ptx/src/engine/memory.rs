@@ -227,6 +227,8 @@ fn remember(c: &mut Ctx, i: &Inst, address: u64) -> bool {
         }
     } else {
         c.knows_windows = true;
+        // Compiled code may not go on to the next warp with them.
+        c.following.end = u32::MAX;
     }
     c.ranges[usize::from(space != GLOBAL)][site(i)] = range;
     true

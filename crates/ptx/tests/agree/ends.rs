@@ -105,6 +105,14 @@ fn where_no_memory_may_become_executable_kernels_are_interpreted() {
     );
 }
 
+#[test]
+fn without_avx2_kernels_are_interpreted() {
+    in_child("ends::without_avx2_kernels_are_interpreted", || {
+        divvy_ptx::without_vectors();
+        assert!(!is_compiled());
+    });
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn beyond_the_limit_of_code_kernels_are_interpreted_until_code_is_freed() {
@@ -167,4 +175,23 @@ fn an_index_that_overflows_in_a_loop_does_so_in_its_own_lanes() {
     };
     let expected: Vec<u64> = (0..64).map(|n| lane(n) as u64).collect();
     assert_eq!(out.u64s(), expected);
+}
+
+#[test]
+fn a_warp_does_not_reach_the_local_memory_of_the_one_before() {
+    // Behind the barrier the last warp goes first, and finds its own local memory where the first may not look.
+    let loaded = Loaded::new(
+        ".version 8.5\n.target sm_90\n.address_size 64\n.visible .entry foreign(.param .u64 out)\n{\n \
+         .shared .align 8 .b64 whose; .local .align 8 .b8 own[8];\n \
+         .reg .b32 %r<4>; .reg .b64 %d<4>; .reg .pred %p;\n mov.u32 %r0, %tid.x; mov.u64 %d0, own; \
+         cvta.local.u64 %d1, %d0; st.u32 [%d1], %r0;\n setp.eq.u32 %p, %r0, 32;\n \
+         @%p st.shared.u64 [whose], %d1;\n bar.sync 0;\n ld.shared.u64 %d2, [whose];\n ld.u32 %r1, [%d2];\n \
+         ld.param.u64 %d0, [out]; mul.wide.u32 %d1, %r0, 4; add.s64 %d0, %d0, %d1; st.global.u32 [%d0], %r1;\n \
+         ret;\n}\n",
+    );
+    let out = Buffer::zeroed(4 * 64);
+    let end = loaded.kernel("foreign").block(64).buffer(&out).end();
+    assert!(matches!(end, Err(Fault::IllegalAddress { .. })), "{end:?}");
+    // That warp did: both run in this order.
+    assert_eq!(out.u32s()[32..], [32; 32]);
 }

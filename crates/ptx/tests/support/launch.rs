@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-use divvy_ptx::{Engine, Fault, Image, Launch, Module, Program, Stats, Texture, Timing};
+use divvy_ptx::{Engine, Fault, Image, Launch, Module, Program, Stats, Texture, Timing, VectorSet};
 
 use super::{Buffer, Memory};
 
@@ -30,7 +30,12 @@ pub struct Loaded {
 impl Loaded {
     /// Parses and links `text`; a refusal fails the test with the text beside it.
     pub fn new(text: &str) -> Loaded {
-        let module = match Module::parse(text.as_bytes()) {
+        Loaded::with(text, VectorSet::detect())
+    }
+
+    /// The same, of a processor that has no other vector instructions.
+    pub fn with(text: &str, set: VectorSet) -> Loaded {
+        let module = match Module::parse_for(text.as_bytes(), set) {
             Ok(module) => Arc::new(module),
             Err(error) => panic!("{error}\n{}", numbered(text)),
         };

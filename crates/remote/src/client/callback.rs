@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use divvy_abi::*;
@@ -23,23 +24,62 @@ use crate::wire::by_hand::{
 /// What a program gave: the kind of the function, its address, and its data.
 type Given = (u8, u64, u64);
 
-/// The calls that a server may ask for: how many are left of each. A function that a graph may have runs at each launch.
+/// Calls of a function that a graph may have: one at each launch.
+const ANY: u64 = u64::MAX;
+
+/// The calls that a server may ask for: how many are left of each.
 #[derive(Default)]
 struct Calls(BTreeMap<Given, u64>);
 
-impl Calls {
-    /// How many calls a program expects of a function of this kind that it gives once.
-    fn of(kind: u8) -> u64 {
-        match kind {
-            CALLBACK_STREAM | CALLBACK_DESTROY => 1,
-            // A stream that captures makes it a node of a graph.
-            _ => u64::MAX,
-        }
-    }
+/// Captures of streams that this program has begun and not ended. Only the server knows which streams follow one, and it
+/// may lie: so while there is one, each function may be a node of a graph.
+static CAPTURES: AtomicU64 = AtomicU64::new(0);
 
-    fn add(&mut self, given: Given) {
+/// How many calls a program expects of a function of this kind that it gives to a stream.
+fn expected(kind: u8) -> u64 {
+    match kind {
+        CALLBACK_STREAM | CALLBACK_DESTROY => 1,
+        _ if CAPTURES.load(Ordering::SeqCst) == 0 => 1,
+        _ => ANY,
+    }
+}
+
+fn begins_capture(symbol: Symbol) -> bool {
+    matches!(
+        symbol,
+        Symbol::cuStreamBeginCaptureToGraph
+            | Symbol::cuStreamBeginCaptureToGraph_ptsz
+            | Symbol::cuStreamBeginCapture_v2
+            | Symbol::cuStreamBeginCapture_v2_ptsz
+    )
+}
+
+/// Before each generated call. A capture counts before the server knows of it, and so before another thread's function can
+/// be a part of it.
+#[inline(always)]
+pub fn before(symbol: Symbol) {
+    if begins_capture(symbol) {
+        CAPTURES.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// After each generated call. A capture that was invalidated counts on: that costs nothing but a bound.
+#[inline(always)]
+pub fn after(symbol: Symbol, code: CUresult) {
+    let is_over = match symbol {
+        Symbol::cuStreamEndCapture | Symbol::cuStreamEndCapture_ptsz => code == CUDA_SUCCESS,
+        symbol => begins_capture(symbol) && code != CUDA_SUCCESS,
+    };
+    if is_over {
+        let less = |count: u64| count.checked_sub(1);
+        let _was_none = CAPTURES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+}
+
+impl Calls {
+    fn add(&mut self, given: Given, times: u64) {
         let left = self.0.entry(given).or_default();
-        *left = left.saturating_add(Self::of(given.0));
+        *left = left.saturating_add(times);
     }
 
     /// Uses one call up. Whether there was one.
@@ -47,7 +87,7 @@ impl Calls {
         let Some(left) = self.0.get_mut(&given) else {
             return false;
         };
-        if *left != u64::MAX {
+        if *left != ANY {
             *left -= 1;
         }
         if *left == 0 {
@@ -63,9 +103,9 @@ fn known() -> MutexGuard<'static, Calls> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the program gave this function with this data for the work of a stream or of a graph's node.
+/// Whether the program gave this function with this data for a graph's node, or to a stream that may have been captured.
 pub fn is_known(function: u64, data: u64) -> bool {
-    known().0.contains_key(&(CALLBACK_FUNCTION, function, data))
+    known().0.get(&(CALLBACK_FUNCTION, function, data)) == Some(&ANY)
 }
 
 thread_local! {
@@ -78,15 +118,20 @@ pub fn runs() -> bool {
     RUNS.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Makes a function one that the server may name, and has a thread wait for that. Gives what the server is told.
-pub fn announce(kind: u8, function: *const c_void, data: u64) -> u64 {
+/// Makes a function of a graph's node one that the server may name, and gives what the server is told.
+pub fn announce_node(function: *const c_void, data: u64) -> u64 {
+    announce(CALLBACK_FUNCTION, function, data, ANY)
+}
+
+/// Makes a function one that the server may name so often, and has a thread wait for that. Gives what the server is told.
+fn announce(kind: u8, function: *const c_void, data: u64, times: u64) -> u64 {
     static STARTED: Once = Once::new();
     let address = function.expose_provenance() as u64;
     if start::require_here().is_err() {
         // The call is refused, and a thread that begins now would end at once.
         return address;
     }
-    remember(kind, address, data);
+    known().add((kind, address, data), times);
     STARTED.call_once(|| {
         let thread = std::thread::Builder::new().name("divvy-callback".to_owned());
         // Without the thread the device's work waits, and the program's next synchronisation with it.
@@ -97,15 +142,14 @@ pub fn announce(kind: u8, function: *const c_void, data: u64) -> u64 {
 
 /// Takes back what was announced for a call that failed: the program may give up its data now.
 fn withdraw(kind: u8, function: u64, data: u64) {
-    // A function that may run at any time was perhaps given before, too.
-    if Calls::of(kind) != u64::MAX {
-        known().take((kind, function, data));
-    }
+    // A function that may run at any time was perhaps given before, too: `take` leaves it.
+    known().take((kind, function, data));
 }
 
-/// Makes it one that the server may name.
-pub fn remember(kind: u8, function: u64, data: u64) {
-    known().add((kind, function, data));
+/// Makes it one that the server may name at any time.
+#[cfg(test)]
+pub fn remember(function: u64, data: u64) {
+    known().add((CALLBACK_FUNCTION, function, data), ANY);
 }
 
 /// Starts a thread that takes no signals: it inherits the mask that it is started with.
@@ -201,7 +245,8 @@ fn launch(
         return CUDA_ERROR_INVALID_VALUE;
     }
     let data = data.expose_provenance() as u64;
-    let function = announce(kind, function, data);
+    let times = expected(kind);
+    let function = announce(kind, function, data, times);
     let mut is_given = false;
     let code = thread::call(
         HOST_FUNCTION,
@@ -221,6 +266,9 @@ fn launch(
     );
     if !is_given {
         withdraw(kind, function, data);
+    } else if times != expected(kind) {
+        // Another thread has begun a capture meanwhile, which this may be a part of.
+        known().add((kind, function, data), ANY);
     }
     code
 }
@@ -291,7 +339,7 @@ pub unsafe extern "C-unwind" fn cuUserObjectCreate(
         return CUDA_ERROR_INVALID_VALUE;
     }
     let data = ptr.expose_provenance() as u64;
-    let function = announce(CALLBACK_DESTROY, address(destroy), data);
+    let function = announce(CALLBACK_DESTROY, address(destroy), data, 1);
     let name = new_name(Kind::UserObject);
     let mut is_given = false;
     let code = thread::call(
@@ -353,21 +401,23 @@ mod tests {
         let function = (counts as *const c_void).expose_provenance() as u64;
         let given = (CALLBACK_DESTROY, function, 1);
         assert_eq!(ran(CALLBACK_DESTROY, function, 1), 0, "before it is given");
-        known().add(given);
+        known().add(given, 1);
         assert_eq!(ran(CALLBACK_DESTROY, function, 2), 0, "other data");
         assert_eq!(ran(CALLBACK_FUNCTION, function, 1), 0, "another kind");
         assert_eq!(ran(CALLBACK_DESTROY, function + 1, 1), 0, "another function");
         assert_eq!(ran(CALLBACK_DESTROY, function, 1), 1, "once");
-        known().add(given);
-        known().add(given);
+        known().add(given, 1);
+        known().add(given, 1);
         assert_eq!(ran(CALLBACK_DESTROY, function, 1), 2, "given twice");
-        known().add(given);
+        known().add(given, 1);
         withdraw(CALLBACK_DESTROY, function, 1);
         assert_eq!(ran(CALLBACK_DESTROY, function, 1), 0, "the call failed");
 
         assert!(!is_known(function, 1));
-        known().add((CALLBACK_FUNCTION, function, 1));
+        known().add((CALLBACK_FUNCTION, function, 1), ANY);
+        known().add((CALLBACK_FUNCTION, function, 2), 1);
         assert!(is_known(function, 1) && !is_known(function, 2));
+        assert_eq!(ran(CALLBACK_FUNCTION, function, 2), 2, "of a stream, once");
         assert_eq!(
             ran(CALLBACK_FUNCTION, function, 1),
             2,

@@ -4,7 +4,7 @@
 
 use divvy_abi::*;
 
-use super::{TABLE, pinned, thread};
+use super::{TABLE, given, pinned, thread};
 use crate::handle::Word;
 use crate::wire::by_hand::FREE;
 
@@ -27,7 +27,11 @@ pub unsafe extern "C-unwind" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     if pinned::begins_managed(dptr) {
         return pinned::free(Symbol::cuMemFree_v2, dptr as usize);
     }
-    thread::call(FREE, Symbol::cuMemFree_v2, |m| m.plain(dptr), |_, _| Ok(()))
+    let code = thread::call(FREE, Symbol::cuMemFree_v2, |m| m.plain(dptr), |_, _| Ok(()));
+    if code == CUDA_SUCCESS {
+        given::freed(dptr);
+    }
+    code
 }
 
 /// Whether all of these bytes are managed memory.

@@ -12,7 +12,7 @@ use divvy_abi::*;
 use divvy_ring::data::Extent;
 
 use super::area::{Area, area};
-use super::{TABLE, thread};
+use super::{TABLE, given, thread};
 use crate::handle::Word;
 use crate::wire::by_hand::{
     ARRAY, ASYNC, COPY, FROM_DEVICE, IS_DEVICE, PER_THREAD, STAGED, TO_AREA, TO_DEVICE,
@@ -355,8 +355,10 @@ unsafe fn unified(
     }
 }
 
-/// Which of these addresses are device memory of this program.
+/// Which of these addresses are device memory of this program. A server that says of memory which it gave that it is none
+/// is not believed: the copy would read or write memory of the program's that lies at its address.
 pub fn are_on_device(symbol: Symbol, addresses: [u64; 2]) -> Result<[bool; 2], CUresult> {
+    let given = addresses.map(given::holds);
     let mut kinds = [false; 2];
     let code = thread::call(
         IS_DEVICE,
@@ -372,7 +374,10 @@ pub fn are_on_device(symbol: Symbol, addresses: [u64; 2]) -> Result<[bool; 2], C
     // Pinned memory has an address on the device too; here it counts as the program's.
     let host = |address: u64| area().is_some_and(|area| area.offset(address as usize, 1).is_some());
     match code {
-        CUDA_SUCCESS => Ok([kinds[0] && !host(addresses[0]), kinds[1] && !host(addresses[1])]),
+        CUDA_SUCCESS => {
+            let is_device = |at: usize| (kinds[at] || given[at]) && !host(addresses[at]);
+            Ok([is_device(0), is_device(1)])
+        }
         code => Err(code),
     }
 }

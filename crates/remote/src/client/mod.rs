@@ -12,6 +12,7 @@ mod context;
 mod copy3d;
 mod device;
 mod function;
+mod given;
 mod launch;
 mod link;
 mod local;

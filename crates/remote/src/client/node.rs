@@ -16,7 +16,7 @@ use super::{callback, location, new_name, thread};
 use crate::fork::OfProcess;
 use crate::handle::{Kind, Word};
 use crate::wire::by_hand::{
-    CALLBACK_FUNCTION, EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
+    EXEC_NODE_SET, EXEC_UPDATE, INSTANTIATE, NODE_ADD, NODE_GET, NODE_SET, PER_THREAD,
 };
 use crate::wire::{Malformed, Reader, Writer};
 
@@ -100,7 +100,7 @@ impl Node {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let data = data.expose_provenance() as u64;
-        let function = callback::announce(CALLBACK_FUNCTION, address, data);
+        let function = callback::announce_node(address, data);
         Self::new(CU_GRAPH_NODE_TYPE_HOST, |m| {
             m.plain(function);
             m.plain(data);
@@ -683,7 +683,7 @@ mod tests {
         };
         let function = (nothing as *const c_void).expose_provenance() as u64;
         assert_eq!(read(function, 5), Err(Malformed));
-        callback::remember(CALLBACK_FUNCTION, function, 5);
+        callback::remember(function, 5);
         assert_eq!(read(function, 5), Ok((true, 5)));
         assert_eq!(read(function, 6), Err(Malformed));
         assert_eq!(read(function + 1, 5), Err(Malformed));

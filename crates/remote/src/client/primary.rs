@@ -4,7 +4,7 @@
 use divvy_abi::*;
 
 use super::arguments::take_word;
-use super::{start, thread};
+use super::{given, start, thread};
 use crate::handle::{Id, Kind, Word};
 use crate::wire::by_hand::{PRIMARY_RELEASE, PRIMARY_RESET, PRIMARY_RETAIN, SET_CURRENT};
 
@@ -48,7 +48,12 @@ macro_rules! of_a_device {
         /// # Safety
         /// As NVIDIA's reference says.
         pub unsafe extern "C-unwind" fn $name(dev: CUdevice) -> CUresult {
-            thread::call($id, Symbol::$name, |m| m.plain(start::to_worker(dev)), |_, _| Ok(()))
+            let code = thread::call($id, Symbol::$name, |m| m.plain(start::to_worker(dev)), |_, _| Ok(()));
+            if code == CUDA_SUCCESS {
+                // The last reference ends the context.
+                given::ended(Kind::Context, 0);
+            }
+            code
         }
     )*};
 }

@@ -5,8 +5,8 @@ use divvy_abi::*;
 
 use super::arguments::*;
 use super::{
-    attribute, callback, context, copy3d, device, function, launch, link, local, managed, memcpy, module,
-    names, new_name, node, occupancy, pinned, primary, start, texture, thread,
+    attribute, callback, context, copy3d, device, function, given, launch, link, local, managed, memcpy,
+    module, names, new_name, node, occupancy, pinned, primary, start, texture, thread,
 };
 use crate::handle::{Kind, Word};
 use crate::wire::Pointee;
@@ -130,6 +130,31 @@ macro_rules! code_of {
     ($code:ident $role:ident $p:ident) => {};
 }
 
+/// After a call that succeeded: the device memory that the program was given, or that is gone.
+macro_rules! settle {
+    (new_memory $p:ident [$(current)?; $($count:tt)*]) => {
+        settle!(@add $p 0 [$($count)*])
+    };
+    (new_memory $p:ident [$owner:ident; $($count:tt)*]) => {
+        settle!(@add $p $owner.bits() [$($count)*])
+    };
+    (@add $p:ident $owner:tt $(.$bits:ident())? [$($count:tt)*]) => {
+        // SAFETY: the program vouches for its pointers, and a call that succeeded has written there.
+        unsafe {
+            if let Some(address) = $p.as_ref() {
+                given::add(address.bits(), product!($($count)*), $owner$(.$bits())?);
+            }
+        }
+    };
+    (free_memory $p:ident $needs:tt) => {
+        given::freed($p.bits())
+    };
+    (destroy $p:ident [$kind:ident]) => {
+        given::ended(Kind::$kind, $p.bits())
+    };
+    ($role:ident $p:ident $needs:tt) => {};
+}
+
 macro_rules! stubs {
     ([] $($name:ident $id:literal [$how:ident] ($($p:ident: $of:ty = $role:ident $needs:tt),*);)*) => {
         /// The generated stubs.
@@ -169,6 +194,7 @@ macro_rules! stub {
     }};
     (@call $id:literal $name:ident $how:ident $(($p:ident $of:ty, $role:ident $needs:tt $beside:ident))*) => {
         {
+            callback::before(Symbol::$name);
             let code = thread::$how(
                 $id,
                 Symbol::$name,
@@ -184,6 +210,10 @@ macro_rules! stub {
                     Ok(())
                 },
             );
+            callback::after(Symbol::$name, code);
+            if code == CUDA_SUCCESS {
+                $(settle!($role $p $needs);)*
+            }
             $(code_of!(code $role $p);)*
             code
         }

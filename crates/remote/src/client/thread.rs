@@ -231,20 +231,19 @@ fn order(id: u32, sort: Sort) -> u32 {
 
 impl Thread {
     fn write(&mut self, id: u32, sort: Sort, put: impl FnOnce(&mut Writer<'_>)) -> Result<usize, CUresult> {
-        let mut header = Header {
-            length: 0,
-            id,
-            sequence: self.next,
-            order: 0,
-            sort,
-        };
         let mut to = Writer::new(&mut self.message);
-        header.write(&mut to);
+        // What it says is known at the end.
+        to.room(HEADER_BYTES);
         put(&mut to);
         // Nothing was sent, so the number is free again.
         let length = to.finish().map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        header.length = length as u32;
-        header.order = order(id, sort);
+        let header = Header {
+            length: length as u32,
+            id,
+            sequence: self.next,
+            order: order(id, sort),
+            sort,
+        };
         header.write(&mut Writer::new(&mut self.message));
         self.next += 1;
         Ok(length)

@@ -52,16 +52,22 @@ struct Received<const N: usize> {
 }
 
 fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    send_with(socket, bytes, descriptor.as_slice())
+}
+
+/// Room for more descriptors than any message has: tests send too many.
+const MOST_SENT: usize = 9;
+
+fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SENT))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// None once the other side has closed the socket. More bytes than `N` are `EPROTO`.
+/// None once the other side has closed the socket. More bytes than `N`, or more descriptors than one, are `EPROTO`.
 fn receive<const N: usize>(socket: BorrowedFd<'_>) -> Result<Option<Received<N>>, Errno> {
     let mut bytes = [0; N];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -73,15 +79,21 @@ fn receive<const N: usize>(socket: BorrowedFd<'_>) -> Result<Option<Received<N>>
             received => break received?,
         }
     };
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = part {
-            descriptor = fds.last().or(descriptor);
+            descriptors.extend(fds);
         }
     }
-    if received.flags.contains(ReturnFlags::TRUNC) {
+    // Padding has room for a second one; what has no room is closed by the kernel.
+    if received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        || descriptors.len() > 1
+    {
         return Err(Errno::PROTO);
     }
+    let descriptor = descriptors.pop();
     let length = received.bytes;
     Ok((length != 0).then_some(Received {
         bytes,
@@ -302,6 +314,22 @@ mod tests {
             assert!(matches!(said(program.as_fd()), Err(Errno::PROTO)), "{length}");
             send(worker.as_fd(), &vec![7; length], with).expect("sent");
             assert!(matches!(greeted(program.as_fd()), Err(Errno::PROTO)), "{length}");
+        }
+        let open = || {
+            std::fs::read_dir("/proc/self/fd")
+                .expect("the descriptors")
+                .count()
+        };
+        for count in [2, 3, MOST_SENT] {
+            let before = open();
+            send_with(program.as_fd(), &[7; 24], &vec![file.as_fd(); count]).expect("sent");
+            assert!(matches!(heard(worker.as_fd()), Err(Errno::PROTO)), "{count}");
+            // Other tests of this process open and close some, too.
+            let gone = (0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                open() <= before
+            });
+            assert!(gone, "{count}: none stays open");
         }
         drop(program);
         assert!(matches!(heard(worker.as_fd()), Ok(None)));

@@ -25,5 +25,11 @@ mod wake;
 pub use connector::LocalConnector;
 pub use serve::serve;
 
+/// How long two sides of one kernel wait for each other.
+#[must_use]
+pub fn limits() -> divvy_ring::Limits {
+    wake::Wake::of(false).limits()
+}
+
 /// Channels of a region: as many threads of one program make CUDA calls at the same time.
 pub const CHANNELS: u32 = 64;

@@ -24,14 +24,18 @@ impl Wake {
         }
     }
 
-    /// How long a side waits. A virtual machine may be suspended for days, and only the socket says that it is gone.
+    /// How long a side waits. A machine may be suspended for days, a program stopped in the middle of a message, and a worker
+    /// takes no more launches while a long kernel runs: only the socket says that the other side is gone.
     pub fn limits(&self) -> Limits {
+        let limits = Limits {
+            stall: Duration::from_secs(30 * 24 * 3600),
+            ..Limits::default()
+        };
         match self {
-            Self::Kernel(_) => Limits::default(),
+            Self::Kernel(_) => limits,
             Self::Naps(_) => Limits {
                 look: Duration::from_secs(1),
-                stall: Duration::from_secs(30 * 24 * 3600),
-                ..Limits::default()
+                ..limits
             },
         }
     }
@@ -56,6 +60,22 @@ impl Doorbell<AtomicU32> for Wake {
         match self {
             Self::Kernel(futex) => futex.ring(signal),
             Self::Naps(naps) => naps.ring(signal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that Ctrl-Z stops in the middle of a message, and one whose launches fill the ring behind a long kernel, go on.
+    #[test]
+    fn no_side_gives_up_one_that_lives() {
+        for is_part in [false, true] {
+            let limits = Wake::of(is_part).limits();
+            assert!(limits.stall > Duration::from_secs(24 * 3600));
+            assert_eq!(limits.reply, None);
+            assert!(limits.look <= Duration::from_secs(1), "its end is seen soon");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::wire::by_hand::{CALLBACK_DESTROY, CALLBACK_FUNCTION, CALLBACK_STREAM,
 pub struct Callbacks {
     state: Mutex<State>,
     changed: Condvar,
-    /// Functions that are called once, and were not called yet.
+    /// Functions that are called once, and that the program was not told to run yet.
     queued: AtomicUsize,
 }
 
@@ -36,6 +36,8 @@ struct Job {
     ticket: u64,
     target: Facts,
     status: u32,
+    /// It counts as queued until the program has been told.
+    counts: bool,
 }
 
 /// What the driver below is given in the place of the program's function and its data.
@@ -61,7 +63,7 @@ impl Callbacks {
     }
 
     /// Has the program run a function. Gives the ticket by which its return is known.
-    fn ask(&self, target: Facts, status: u32) -> u64 {
+    fn ask(&self, target: Facts, status: u32, counts: bool) -> u64 {
         let mut state = self.state();
         state.next += 1;
         let ticket = state.next;
@@ -70,6 +72,7 @@ impl Callbacks {
             ticket,
             target,
             status,
+            counts,
         });
         self.changed.notify_all();
         ticket
@@ -100,9 +103,11 @@ unsafe fn called(data: *mut c_void, status: u32) {
         unsafe { (Arc::clone(&(*target).callbacks), (*target).facts, (*target).once) };
     if once {
         // SAFETY: it was made as a box, and nothing else has it.
-        drop(unsafe { Box::from_raw(target) });
+        let mut target = unsafe { Box::from_raw(target) };
+        // The job counts in its place: a program that does not wait for its functions has no more of them.
+        target.once = false;
     }
-    let ticket = callbacks.ask(facts, status);
+    let ticket = callbacks.ask(facts, status, once);
     if facts.kind != CALLBACK_DESTROY {
         callbacks.wait_for(ticket);
     }
@@ -250,6 +255,9 @@ pub fn wait(call: &mut Call<'_>) -> Result<CUresult, Stop> {
     loop {
         if let Some(job) = state.waiting.pop_front() {
             state.waiters -= 1;
+            if job.counts {
+                callbacks.queued.fetch_sub(1, Ordering::Relaxed);
+            }
             if job.target.kind == CALLBACK_DESTROY {
                 state.running.remove(&job.ticket);
             }

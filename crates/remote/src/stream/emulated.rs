@@ -11,6 +11,9 @@ use crate::{Connector, Lost, NotOpened, Transport};
 /// A wait shorter than this is spent awake: a sleep may take that much longer.
 const AWAKE: Duration = Duration::from_micros(150);
 
+const DELAY: &str = "DIVVY_REMOTE_DELAY";
+const BANDWIDTH: &str = "DIVVY_REMOTE_BANDWIDTH";
+
 /// What a network costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Network {
@@ -24,8 +27,8 @@ impl Network {
     /// What the environment asks for; None where it asks for nothing, or for what is not understood.
     pub fn of_environment() -> Option<Self> {
         let text = |name: &str| std::env::var(name).ok();
-        let delay = text("DIVVY_REMOTE_DELAY").map(|text| duration(&text));
-        let bandwidth = text("DIVVY_REMOTE_BANDWIDTH").map(|text| bytes(&text));
+        let delay = text(DELAY).map(|text| duration(&text));
+        let bandwidth = text(BANDWIDTH).map(|text| bytes(&text));
         if delay.is_none() && bandwidth.is_none() {
             return None;
         }
@@ -33,6 +36,18 @@ impl Network {
             delay: delay.flatten().unwrap_or_default(),
             bandwidth: bandwidth.flatten(),
         })
+    }
+
+    /// The variable of this environment that holds what is not understood, and what a right value looks like. A program's
+    /// library is silent about it; what starts programs is not.
+    pub fn misunderstood() -> Option<(&'static str, &'static str)> {
+        let wrong = |name: &str, is_right: fn(&str) -> bool| {
+            std::env::var_os(name).is_some_and(|text| !text.to_str().is_some_and(is_right))
+        };
+        if wrong(DELAY, |text| duration(text).is_some()) {
+            return Some((DELAY, "20us, 1.5ms or 1s"));
+        }
+        wrong(BANDWIDTH, |text| bytes(text).is_some()).then_some((BANDWIDTH, "100MB or 1GB, in a second"))
     }
 
     fn time(&self, bytes: usize) -> Duration {

@@ -38,11 +38,19 @@ pub struct Header {
 impl Header {
     /// Writes it.
     pub fn write(&self, to: &mut Writer<'_>) {
-        to.plain(self.length);
-        to.plain(self.id);
-        to.plain(self.sequence);
-        to.plain(self.order);
-        to.plain(self.sort as u32);
+        let Some(room) = to
+            .room(HEADER_BYTES)
+            .and_then(|room| room.first_chunk_mut::<HEADER_BYTES>())
+        else {
+            return;
+        };
+        let [length, id] = [self.length, self.id].map(u32::to_le_bytes);
+        let [order, sort] = [self.order, self.sort as u32].map(u32::to_le_bytes);
+        room[..4].copy_from_slice(&length);
+        room[4..8].copy_from_slice(&id);
+        room[8..16].copy_from_slice(&self.sequence.to_le_bytes());
+        room[16..20].copy_from_slice(&order);
+        room[20..].copy_from_slice(&sort);
     }
 
     /// Splits a message into its header and the rest.

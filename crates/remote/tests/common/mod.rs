@@ -8,14 +8,15 @@
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use divvy_abi::*;
 use divvy_remote::server::{Quota, Server};
 use divvy_remote::stream::{Frames, StreamTransport};
-use divvy_remote::wire::Printed;
+use divvy_remote::wire::by_hand::IS_DEVICE;
+use divvy_remote::wire::{Header, Printed};
 use divvy_remote::{Connector, Lost, NotOpened, Transport};
 use divvy_ring::{Backing, Region, Shape};
 use tempfile::TempDir;
@@ -56,6 +57,8 @@ pub struct Counts {
     pub trips: AtomicU64,
     /// Each message as a line.
     pub log: Mutex<Vec<String>>,
+    /// The server says of every address that it is no device memory.
+    pub denies: AtomicBool,
 }
 
 /// A server over channels.
@@ -145,6 +148,16 @@ impl Counts {
         counter.fetch_add(1, Ordering::Relaxed);
         self.log.lock().unwrap().push(Printed(message).to_string());
     }
+
+    /// An answer on its way to the program.
+    fn passed(&self, answer: &mut [u8]) {
+        let asked = Header::read(answer).is_ok_and(|(header, _)| header.id == IS_DEVICE);
+        if asked && self.denies.load(Ordering::Relaxed) {
+            // The last two bytes are the answer to it, for two addresses.
+            let end = answer.len();
+            answer[end - 2..].fill(0);
+        }
+    }
 }
 
 /// Counts the messages of a transport.
@@ -174,7 +187,9 @@ impl<T: Transport> Transport for Counting<T> {
     fn take(&mut self, answer: &mut Vec<u8>) -> Result<(), Lost> {
         let waits = u64::from(std::mem::take(&mut self.posted));
         self.counts.trips.fetch_add(waits, Ordering::Relaxed);
-        self.transport.take(answer)
+        self.transport.take(answer)?;
+        self.counts.passed(answer);
+        Ok(())
     }
 }
 
@@ -203,6 +218,7 @@ impl Transport for Channels {
         let waits = u64::from(std::mem::take(&mut self.posted));
         self.counts.trips.fetch_add(waits, Ordering::Relaxed);
         *answer = self.from.recv().map_err(|_| Lost)?;
+        self.counts.passed(answer);
         Ok(())
     }
 }

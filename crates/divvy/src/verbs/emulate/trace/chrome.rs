@@ -89,6 +89,7 @@ impl Chrome {
                 arguments["block"] = json!(kernel.block);
                 arguments["shared_bytes"] = json!(kernel.shared);
                 arguments["cooperative"] = json!(kernel.cooperative);
+                arguments["arguments"] = json!(kernel.arguments);
                 (kernel.name.clone(), "kernel")
             }
             None => (title(operation), "work"),
@@ -311,6 +312,7 @@ mod tests {
         );
         assert_eq!((&call["ts"], &call["dur"]), (&json!(1.0), &json!(2.5)));
         assert_eq!(kernel["args"]["grid"], json!([4, 1, 1]));
+        assert_eq!(kernel["args"]["arguments"], json!(["0x00000400", "0x7f00*"]));
         // A file whose end is missing is a list without its bracket.
         let cut = &text[..text.rfind("\n]").expect("an end")];
         assert!(serde_json::from_str::<Vec<Value>>(&format!("{cut}]")).is_ok());

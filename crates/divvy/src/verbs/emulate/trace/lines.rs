@@ -100,15 +100,16 @@ pub fn stream(operation: &Operation) -> String {
     }
 }
 
-/// What work of a stream is: `saxpy<<<(4,1,1), (256,1,1), 0>>>`, `copy HtoD`.
+/// What work of a stream is: `saxpy<<<(4,1,1), (256,1,1), 0>>>(0x00000400, 0x7f00*)`, `copy HtoD`.
 pub fn title(operation: &Operation) -> String {
     match &operation.kernel {
         Some(kernel) => format!(
-            "{}<<<{}, {}, {}>>>",
+            "{}<<<{}, {}, {}>>>({})",
             kernel.name,
             sizes(kernel.grid),
             sizes(kernel.block),
-            kernel.shared
+            kernel.shared,
+            kernel.arguments.join(", ")
         ),
         None => work(&operation.call),
     }
@@ -164,6 +165,7 @@ pub mod tests {
                 name: "saxpy".into(),
                 grid: [4, 1, 1],
                 block: [256, 1, 1],
+                arguments: vec!["0x00000400".into(), "0x7f00*".into()],
                 ..Kernel::default()
             }),
             ..Operation::default()
@@ -196,8 +198,8 @@ pub mod tests {
         assert_eq!(
             line(&Told::Operation { pid, operation }).as_deref(),
             Some(
-                "1.500000 7/8 * saxpy<<<(4,1,1), (256,1,1), 0>>> device 0, stream 0x10 <device 0.000210, processor \
-                 0.000198>\n"
+                "1.500000 7/8 * saxpy<<<(4,1,1), (256,1,1), 0>>>(0x00000400, 0x7f00*) device 0, stream 0x10 <device \
+                 0.000210, processor 0.000198>\n"
             )
         );
         for (call, expected) in [
