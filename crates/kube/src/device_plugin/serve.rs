@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use divvy_model::{Code, Fault};
 use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
@@ -16,6 +17,7 @@ use super::allocate::Allocator;
 use super::granted::{Granted, RESOURCE};
 use super::prefer::{Choice, preferred};
 use super::resources::Resource;
+use crate::authority::readable;
 use crate::dial::dial;
 use crate::grpc::Log;
 use crate::grpc::deviceplugin as wire;
@@ -81,7 +83,8 @@ pub async fn serve(
             let server = Server::builder()
                 .concurrency_limit_per_connection(AT_A_TIME)
                 .add_service(DevicePluginServer::new(plugin))
-                .serve_with_incoming(of_root(listen(socket)?));
+                // Earlier kubelets dial with the socket's path as authority, which h2 refuses (seen on 1.20.2).
+                .serve_with_incoming(of_root(listen(socket)?).map(|socket| socket.map(readable)));
             servers.spawn(server);
         }
         // Before the kubelet is asked: one that starts again in between is seen.
@@ -211,13 +214,16 @@ impl Plugin {
 
     fn answer(&self, cdi: String) -> wire::ContainerAllocateResponse {
         let mut answer = wire::ContainerAllocateResponse::default();
-        match self.terms.annotations {
+        // Kubelets before 1.28 know no CDI fields. Where slices are granted no configuration says how devices go, so they go both
+        // ways: a runtime takes a device once.
+        let is_granted = self.terms.granted.is_some();
+        if self.terms.annotations || is_granted {
             // The name of the annotation is the plugin's to choose, once for each device.
-            true => {
-                let key = format!("cdi.k8s.io/divvy_{}", digest(&[&cdi]));
-                answer.annotations = HashMap::from([(key, cdi)]);
-            }
-            false => answer.cdi_devices = vec![wire::CdiDevice { name: cdi }],
+            let key = format!("cdi.k8s.io/divvy_{}", digest(&[&cdi]));
+            answer.annotations = HashMap::from([(key, cdi.clone())]);
+        }
+        if !self.terms.annotations {
+            answer.cdi_devices = vec![wire::CdiDevice { name: cdi }];
         }
         answer
     }
