@@ -60,7 +60,9 @@ impl Node {
     /// [`Code::Config`].
     pub fn read(text: &str) -> Result<Self, Fault> {
         let node: Self = toml::from_str(text).map_err(|error| {
-            Fault::new(Code::Config, "the node's file was not understood").because(&error)
+            Fault::new(Code::Config, "the node's file was not understood")
+                .because(&error)
+                .hint("`divvy slurm setup --apply` writes it again")
         })?;
         node.isolation()?;
         node.cap()?;

@@ -127,7 +127,11 @@ impl Element {
     /// # Errors
     /// [`Code::Usage`] for what is not well formed, declares entities, or is too deep.
     pub fn read(text: &str) -> Result<Self, Fault> {
-        let wrong = |why: String| Fault::new(Code::Usage, "this is no XML document of a domain").cause(why);
+        let wrong = |why: String| {
+            Fault::new(Code::Usage, "this is no XML document of a domain")
+                .cause(why)
+                .hint("`virsh dumpxml --inactive NAME` prints one")
+        };
         let mut reader = Reader::from_str(text);
         let mut open: Vec<Self> = Vec::new();
         let mut whole: Option<Self> = None;

@@ -427,9 +427,11 @@ fn take_away(places: &Places) -> Result<u8, Fault> {
         )
         .hint("put the line `# END divvy slurm setup` behind them again, or remove them by hand"));
     }
+    let mut is_changed = places.programs.exists() || places.node_file.exists();
     for path in [&places.slurm, &places.gres] {
         let before = text(path, false)?;
         let after = undo(&before);
+        is_changed |= after != before;
         if after.is_empty() && !before.is_empty() {
             remove(path)?;
         } else if after != before {
@@ -443,7 +445,10 @@ fn take_away(places: &Places) -> Result<u8, Fault> {
     }
     let _others = fs::remove_dir(&places.programs);
     remove(&places.node_file)?;
-    output::print("Slurm's files are as they were; restart slurmctld and slurmd\n")?;
+    output::print(match is_changed {
+        true => "Slurm's files are as they were; restart slurmctld and slurmd\n",
+        false => "these files have nothing of `divvy slurm setup`: nothing is changed\n",
+    })?;
     Ok(0)
 }
 
