@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use divvy_host::machine::Sysroot;
-use divvy_model::{Code, Fault};
+use divvy_model::{Code, Fault, SliceRecord};
 use divvy_vm::bind::{Consent, Plan, target};
 use divvy_vm::group::Group;
 use divvy_vm::kernel::Running;
@@ -150,17 +150,29 @@ pub(super) fn no_slices(context: &Context, group: &Group) -> Result<(), Fault> {
     };
     let slices = agent.slices()?.body.items;
     let devices = agent.devices()?.body.items;
-    for device in &devices {
+    let devices = devices
+        .iter()
+        .map(|device| (device.uuid.as_str(), device.pci_address.as_str()));
+    has_no_slices(devices, &slices, group)
+}
+
+/// `devices` are pairs of a UUID and a PCI address.
+fn has_no_slices<'a>(
+    devices: impl IntoIterator<Item = (&'a str, &'a str)>,
+    slices: &[SliceRecord],
+    group: &Group,
+) -> Result<(), Fault> {
+    for (uuid, address) in devices {
         let is_in_group = group
             .functions
             .iter()
-            .any(|function| function.address.eq_ignore_ascii_case(&device.pci_address));
+            .any(|function| function.address.eq_ignore_ascii_case(address));
         if !is_in_group {
             continue;
         }
         let has_it = slices
             .iter()
-            .find(|slice| slice.shares.iter().any(|share| share.device_uuid == device.uuid));
+            .find(|slice| slice.shares.iter().any(|share| share.device_uuid == uuid));
         if let Some(slice) = has_it {
             return Err(Fault::new(Code::VmHeld, "the device is in use")
                 .cause(format!("slice {} has a share of it", slice.name))
@@ -171,4 +183,54 @@ pub(super) fn no_slices(context: &Context, group: &Group) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_host::built::{Built, Function};
+    use divvy_model::{DeviceShare, Shares};
+
+    use super::*;
+
+    #[test]
+    fn a_group_with_a_slice_stays_with_the_host() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let built = Built::at(folder.path());
+        for (address, class) in [("0000:0a:00.0", "0x030200"), ("0000:0a:00.1", "0x040300")] {
+            built.function(Function {
+                address,
+                id: "10de:2330",
+                class,
+                driver: "nvidia",
+                port: "0000:00:01.0",
+                numa: 0,
+                group: 7,
+            });
+        }
+        let group = Group::of(&Sysroot::at(folder.path()), "0000:0a:00.0").expect("a group");
+        // NVML writes addresses in capitals.
+        let devices = [("GPU-a", "0000:0A:00.0"), ("GPU-b", "0000:0b:00.0")];
+        let slice = |uuid: &str| SliceRecord {
+            name: "kept".into(),
+            shares: Shares {
+                first: DeviceShare {
+                    device_uuid: "GPU-b".into(),
+                    ..DeviceShare::default()
+                },
+                further: vec![DeviceShare {
+                    device_uuid: uuid.into(),
+                    ..DeviceShare::default()
+                }],
+            },
+            ..SliceRecord::default()
+        };
+        has_no_slices(devices, &[slice("GPU-b")], &group).expect("that one has another device");
+        let fault = has_no_slices(devices, &[slice("GPU-a")], &group).expect_err("it is in use");
+        assert_eq!(fault.code, Code::VmHeld);
+        assert!(fault.causes[0].contains("slice kept"), "{fault:?}");
+        assert!(
+            fault.hint.is_some_and(|hint| hint.contains("divvy kill kept")),
+            "the hint says what ends it"
+        );
+    }
 }
