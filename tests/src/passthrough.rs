@@ -192,6 +192,7 @@ fn archive(machines: &Machines, strace: &Path, folder: &Path, story: &str, more:
     let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     root.file("init", INIT.as_bytes(), 0o755);
     root.file("story", story.as_bytes(), 0o644);
+    root.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n", 0o644);
     root.file("bin/busybox", &read(&machines.busybox), 0o755);
     let release = machines
         .modules

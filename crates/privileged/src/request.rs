@@ -215,6 +215,16 @@ pub const UNLIMITED: u64 = u64::MAX;
 /// those begin at 100,000, and logins end at 60,000.
 pub const WORKER_UIDS: std::ops::RangeInclusive<u32> = 70_000..=79_999;
 
+/// The users of QEMU in `divvy vm run`, one for each machine.
+pub const MACHINE_UIDS: std::ops::RangeInclusive<u32> = 80_000..=89_999;
+
+/// Whether a user is a worker's or a machine's, and no person's: what a tenant makes it do is not to take devices.
+#[must_use]
+pub fn is_of_tenants(uid: u32) -> bool {
+    let is_ours = WORKER_UIDS.contains(&uid) || MACHINE_UIDS.contains(&uid);
+    is_ours && !crate::user::is_known(uid)
+}
+
 /// The signals that may be sent: those that end, stop or continue a program, and its own two.
 pub const SIGNALS: [Signal; 11] = [
     Signal::HUP,
@@ -590,4 +600,19 @@ fn read_mig(read: &mut Reader<'_>) -> Result<MigWord, Malformed> {
         },
         _ => return Err(Malformed::Meaning),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_workers_and_machines_are_no_persons() {
+        for uid in [70_000, 79_999, 80_000, 89_999] {
+            assert!(is_of_tenants(uid), "{uid}");
+        }
+        for uid in [0, 1000, 60_000, 65_534, 69_999, 90_000, 100_000] {
+            assert!(!is_of_tenants(uid), "{uid}");
+        }
+    }
 }

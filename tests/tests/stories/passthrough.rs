@@ -32,7 +32,7 @@ echo 0000:01:00.1 >/sys/bus/pci/drivers_probe
 vfio-probe $group 0000:01:00.0; divvy vm status; divvy vm bind 01:00.0; echo "ended $?"
 part unbind; divvy vm unbind 01:00.0; echo "ended $?"; state
 part run
-: >/disk; mkdir /stand-in; printf '#!/bin/sh\nexec 7<>/dev/vfio/%s && echo the machine has its group\n[ ! -e /stay ] || sleep 1000\n' $group >/stand-in/qemu-system-x86_64
+dd if=/dev/zero of=/disk bs=510 count=1 2>/dev/null; printf '\125\252' >>/disk; mkdir /stand-in; printf '#!/bin/sh\nexec 7<>/dev/vfio/%s && echo the machine has its group\n[ ! -e /stay ] || sleep 1000\n' $group >/stand-in/qemu-system-x86_64
 chmod 755 /stand-in/qemu-system-x86_64; run() { PATH=/stand-in:$PATH divvy vm run 01:00.0 --disk /disk --memory 64MiB --no-kvm; }
 run; echo "ended $?"; state; ls /var/lib/divvy/vm
 part killed; touch /stay

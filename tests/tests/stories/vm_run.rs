@@ -1,6 +1,7 @@
 //! `divvy vm run`: a program in a small machine, which QEMU's own processor runs.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -8,6 +9,8 @@ use divvy_tests::build::binaries;
 use divvy_tests::clients::required_file;
 use divvy_tests::machine::Machines;
 use divvy_tests::processes;
+use divvy_tests::system::System;
+use divvy_tests::users::User;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder with a system of one program, and one with the kernel's modules, of which the package has no list.
@@ -93,6 +96,28 @@ fn a_program_runs_in_a_machine_and_ends_with_it() {
         }
     }
     let machine = qemu(second.id()).expect("QEMU runs");
+    if rustix::process::geteuid().is_root() {
+        // QEMU is no root, and has no way back to it.
+        let status = std::fs::read_to_string(format!("/proc/{machine}/status")).expect("it runs");
+        let of = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.unwrap_or_default()
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let uids = of("Uid:");
+        assert!(
+            uids.len() == 4 && uids.iter().all(|uid| uid.len() == 5 && uid.starts_with('8')),
+            "{status}"
+        );
+        assert!(!of("Gid:").contains(&"0".to_owned()), "{status}");
+        assert_eq!(
+            (of("Groups:"), of("CapPrm:")),
+            (Vec::new(), vec!["0".repeat(16)]),
+            "{status}"
+        );
+    }
     let pid = Pid::from_raw(i32::try_from(second.id()).expect("a number")).expect("a number");
     kill_process(pid, Signal::INT).expect("sent");
     let (status, _, error) = said(second);
@@ -132,6 +157,39 @@ fn image(folder: &Path, system: &Path) -> Option<PathBuf> {
     Some(whole)
 }
 
+/// The same content as qcow2: clusters of 64 KiB, each of which is there.
+fn qcow2(content: &[u8]) -> Vec<u8> {
+    const CLUSTER: usize = 1 << 16;
+    // Such a cluster has one user.
+    const ALONE: u64 = 1 << 63;
+    let clusters = content.len().div_ceil(CLUSTER);
+    let at = |cluster: usize| (cluster * CLUSTER) as u64;
+    let mut disk = vec![0; (5 + clusters) * CLUSTER];
+    let mut put = |offset: usize, bytes: &[u8]| disk[offset..offset + bytes.len()].copy_from_slice(bytes);
+    put(0, b"QFI\xfb");
+    for (offset, word) in [(4, 3_u32), (20, 16), (36, 1), (56, 1), (96, 4), (100, 104)] {
+        put(offset, &word.to_be_bytes());
+    }
+    // Its size, the first table, and the table of counts: of one block, which is in the next cluster.
+    for (offset, word) in [
+        (24, content.len() as u64),
+        (40, at(3)),
+        (48, at(1)),
+        (CLUSTER, at(2)),
+    ] {
+        put(offset, &word.to_be_bytes());
+    }
+    for used in 0..5 + clusters {
+        put(2 * CLUSTER + used * 2, &1_u16.to_be_bytes());
+    }
+    put(3 * CLUSTER, &(at(4) | ALONE).to_be_bytes());
+    for number in 0..clusters {
+        put(4 * CLUSTER + number * 8, &(at(5 + number) | ALONE).to_be_bytes());
+    }
+    put(5 * CLUSTER, content);
+    disk
+}
+
 /// The system on a disk's image runs a program, and what that writes is gone with the machine.
 #[test]
 fn a_program_runs_in_the_system_of_an_image() {
@@ -149,6 +207,19 @@ fn a_program_runs_in_the_system_of_an_image() {
     assert!(output.contains("new\n"), "{output}: {error}");
     assert!(
         before == std::fs::read(&image).expect("an image"),
+        "the image is as it was"
+    );
+    // So does a qcow2, which its owner alone reads.
+    let packed = folder.path().join("disk.qcow2");
+    let before = qcow2(&before);
+    std::fs::write(&packed, &before).expect("written");
+    std::fs::set_permissions(&packed, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    let machine = start(&machines, modules.path(), &packed, &["/bin/sh", "-c", script]);
+    let (status, output, error) = said(machine);
+    assert_eq!(status, Some(5), "{output}: {error}");
+    assert!(output.contains("new\n"), "{output}: {error}");
+    assert!(
+        before == std::fs::read(&packed).expect("an image"),
         "the image is as it was"
     );
     // What fills the port of the answer would fill this host's memory.
@@ -171,6 +242,46 @@ fn a_program_runs_in_the_system_of_an_image() {
         error.contains("use the disk: none of vda has a system"),
         "{status:?} {output}: {error}"
     );
+}
+
+/// A machine starts from a disk and writes to it, though QEMU's user could open neither the disk nor its folder.
+#[test]
+fn a_machine_starts_from_a_disk() {
+    let Some(machines) = Machines::new() else { return };
+    // As the firmware starts it: a letter to the serial port, itself to the next sector, and the end.
+    let code = [
+        0x31, 0xc0, 0x8e, 0xc0, 0xba, 0xf8, 0x03, 0xb0, b'K', 0xee, 0xb8, 0x01, 0x03, 0xbb, 0x00, 0x7c, 0xb9,
+        0x02, 0x00, 0xba, 0x80, 0x00, 0xcd, 0x13, 0xb0, 0xfe, 0xe6, 0x64, 0xf4, 0xeb, 0xfd,
+    ];
+    let mut content = vec![0_u8; 1 << 20];
+    content[..code.len()].copy_from_slice(&code);
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes, at) in [
+        ("raw.img", content.clone(), 0),
+        ("packed.qcow2", qcow2(&content), 5 << 16),
+    ] {
+        let disk = folder.path().join(name);
+        std::fs::write(&disk, bytes).expect("written");
+        std::fs::set_permissions(&disk, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+        let machine = Command::new(binaries().join("divvy"))
+            .env("PATH", machines.qemu.parent().expect("a folder"))
+            .args(["vm", "run", "--no-kvm", "--memory", "64MiB", "--disk"])
+            .arg(&disk)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let (status, output, error) = said(machine);
+        assert_eq!(status, Some(0), "{name}: {output}: {error}");
+        assert!(output.contains('K'), "{name}: {output}: {error}");
+        let written = std::fs::read(&disk).expect("a disk");
+        assert!(
+            written[at + 512..at + 1024] == content[..512],
+            "{name} was written"
+        );
+    }
 }
 
 /// What cannot be run is said before a machine starts, or by the machine.
@@ -227,4 +338,25 @@ fn what_cannot_be_run_is_said() {
     refused(&["--root", folder, "--disk", "x"], "cannot be used with");
     refused(&["0000:ff:1f.7", "--root", folder], "0000:ff:1f.7 is not there");
     refused(&[], "--root <DIR|IMAGE>");
+}
+
+/// A guest that broke out of QEMU has no part of the host's devices: the agent knows that its user is no person.
+#[test]
+fn the_user_of_a_machine_gets_no_slice() {
+    let Some(system) = System::new() else { return };
+    let words = ["run", "--memory", "1GiB", "--", "true"];
+    let alice = &system.users.alice;
+    let output = system.divvy_as(alice, words).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    let machine = User {
+        uid: 80_001,
+        gid: 80_001,
+        ..alice.clone()
+    };
+    let output = system.divvy_as(&machine, words).output().expect("it starts");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && error.contains("makes slices for user"),
+        "{error}"
+    );
 }

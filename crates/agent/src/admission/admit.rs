@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use divvy_host::{EmulatedDevice, emulated_devices};
 use divvy_model::{Code, DeviceRecord, Fault, Isolation, ModeTerms, Shares, SliceRecord, SliceState};
-use divvy_privileged::request::WORKER_UIDS;
-use divvy_privileged::user::is_known;
+use divvy_privileged::request::is_of_tenants;
 
 use crate::admission::claims::Claims;
 use crate::admission::place::Placing;
@@ -125,8 +124,7 @@ impl Admission {
                     .hint("a workload manager's prolog runs as root"),
             );
         }
-        let is_worker = WORKER_UIDS.contains(&owner.uid) && !is_known(owner.uid);
-        if !wanted.ask.lasting || wanted.parent.is_some() || is_worker {
+        if !wanted.ask.lasting || wanted.parent.is_some() || is_of_tenants(owner.uid) {
             return Err(Fault::new(
                 Code::Usage,
                 "a job's slice is a lasting one, inside no other, of a user who is no worker's",
@@ -350,9 +348,8 @@ impl Admission {
     }
 
     pub fn may_create(&self, peer: Peer) -> Result<(), Fault> {
-        // What a worker is made to do by its tenant is not to take devices by itself.
-        let is_worker = WORKER_UIDS.contains(&peer.uid) && !is_known(peer.uid);
-        if peer.is_trusted(self.uid) || (self.settings.get().admit_others && !is_worker) {
+        // What a worker is made to do by its tenant is not to take devices by itself; nor is what a guest has QEMU do.
+        if peer.is_trusted(self.uid) || (self.settings.get().admit_others && !is_of_tenants(peer.uid)) {
             return peer.require_life();
         }
         Err(Fault::new(

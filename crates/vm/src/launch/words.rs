@@ -1,5 +1,7 @@
 //! QEMU's command line for a machine that is started here.
 
+use std::os::fd::RawFd;
+
 use crate::machine::Machine;
 use crate::output::qemu;
 
@@ -78,4 +80,45 @@ pub fn words(machine: &Machine, processor: Processor, kernel: Option<&Kernel>) -
         }
     }
     words
+}
+
+/// A disk's file that QEMU gets open. As a user of its own it could not open it, and another file may have the name by then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Its name, as it stands in the words.
+    pub name: String,
+    /// Its descriptors in QEMU: for reading, and one for writing where it is written.
+    pub descriptors: Vec<RawFd>,
+    /// Whether it is a block device.
+    pub is_block: bool,
+}
+
+impl Opened {
+    /// Puts the descriptors in the place of the name.
+    pub fn put(&self, words: &mut Vec<String>) {
+        // The numbers of QEMU's sets of descriptors are free.
+        const SET: u32 = 1;
+        let by_name = qemu::disk(&self.name);
+        let driver = if self.is_block { "host_device" } else { "file" };
+        let format = crate::output::disk_format(&self.name);
+        for word in words.iter_mut() {
+            if let Some(rest) = word.strip_prefix(&by_name) {
+                *word = format!(
+                    "file.driver={driver},file.filename=/dev/fdset/{SET},format={format},if=virtio{rest}"
+                );
+            }
+        }
+        for descriptor in &self.descriptors {
+            words.extend(["-add-fd".to_owned(), format!("fd={descriptor},set={SET}")]);
+        }
+    }
+}
+
+/// Has QEMU use this descriptor of `/dev/iommu`, which it could not open as a user of its own.
+pub fn with_iommu(words: &mut [String], descriptor: RawFd) {
+    for word in words {
+        if word == "iommufd,id=iommufd0" {
+            *word = format!("{word},fd={descriptor}");
+        }
+    }
 }

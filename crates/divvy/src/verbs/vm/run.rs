@@ -3,9 +3,11 @@
 mod disk;
 mod files;
 mod programs;
+mod user;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +21,7 @@ use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::bind::Consent;
 use divvy_vm::group::Group;
 use divvy_vm::kernel::Running;
-use divvy_vm::launch::words::{Processor, words};
+use divvy_vm::launch::words::{Processor, with_iommu, words};
 use divvy_vm::machine::{Machine, Pages, Request};
 use divvy_vm::output::qemu::line;
 use divvy_vm::record::{Runner, Store};
@@ -27,7 +29,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
+use self::disk::{Disk, Use};
 use self::files::{Files, System};
+use self::user::User;
 use super::{address, args::pages};
 use crate::context::Context;
 use crate::flags::parse;
@@ -136,11 +140,17 @@ fn half_left(host: &Sysroot) -> u64 {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let tree = Sysroot::at("/");
     // What was typed comes before what this host lacks.
-    let system = args.root.as_deref().map(System::at).transpose()?;
+    let user = User::own()?;
+    let is_caller = user.is_none();
+    let system = args
+        .root
+        .as_deref()
+        .map(|root| System::at(root, is_caller))
+        .transpose()?;
     let disk = args
         .disk
         .as_deref()
-        .map(|disk| disk::look(Path::new(disk)))
+        .map(|disk| Disk::open(Path::new(disk), Use::Writes, is_caller))
         .transpose()?;
     let request = Request {
         name: "divvy-run".to_owned(),
@@ -150,25 +160,32 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         pages: args.pages,
         iommufd: args.iommufd,
         windows: false,
-        disk: disk.map(|disk| disk.to_string_lossy().into_owned()),
+        disk: disk.as_ref().map(Disk::name),
         vgpus: Vec::new(),
     };
     let machine = Machine::plan(&tree, request)?;
     let processor = match args.no_kvm {
         true => Processor::Emulated,
-        false => processor(),
+        false => processor(user),
     };
     let qemu = qemu()?;
     let started = match &system {
         Some(system) => Some(Files::make(args, system, &machine)?),
         None => None,
     };
-    let kernel = started.as_ref().map(Files::kernel);
+    let kernel = started.as_ref().map(|files| files.kernel(args.dry_run));
     let mut all = words(&machine, processor, kernel.as_ref());
     all[0] = qemu.to_string_lossy().into_owned();
     if args.dry_run {
         output::print(&line(&all))?;
         return Ok(0);
+    }
+    let disk = match &system {
+        Some(System::Image(image)) => Some(image),
+        _ => disk.as_ref(),
+    };
+    if let Some(disk) = disk {
+        disk.opened().put(&mut all);
     }
     if processor == Processor::Emulated && !args.no_kvm {
         remark(
@@ -185,25 +202,42 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     // Before anything changes: from here on Ctrl-C ends the machine, and the groups come back.
     let signals = Signals::watch()?;
     let mut groups = Groups::new(&tree);
-    let ended = groups
-        .take(args, context)
-        .and_then(|()| machine_ends(&all, &signals, started));
+    let ended = groups.take(args, context).and_then(|()| {
+        let mut files: Vec<&File> = disk.map(|disk| disk.files().iter().collect()).unwrap_or_default();
+        let lent = groups.lend(args, user)?;
+        if let Some(iommu) = &lent.iommu {
+            with_iommu(&mut all, iommu.as_raw_fd());
+            files.push(iommu);
+        }
+        machine_ends(&all, user, &files, &signals, started)
+    });
     let given_back = groups.give_back();
     let status = ended?;
     given_back?;
     Ok(status)
 }
 
-/// Starts QEMU and waits for it; the exit status.
-fn machine_ends(words: &[String], signals: &Signals, files: Option<Files>) -> Result<u8, Fault> {
+/// Starts QEMU with these files open and waits for it; the exit status.
+fn machine_ends(
+    words: &[String],
+    user: Option<User>,
+    open: &[&File],
+    signals: &Signals,
+    files: Option<Files>,
+) -> Result<u8, Fault> {
     let failed = |what: &str, error: &std::io::Error| Fault::new(Code::Guest, what.to_owned()).because(error);
-    if let Some(files) = &files {
-        files
-            .hand_over()
-            .map_err(|error| failed("the machine cannot have its files", &error))?;
+    let own = files.iter().flat_map(Files::open);
+    for file in own.chain(open.iter().copied()) {
+        rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())
+            .map_err(|errno| failed("the machine cannot have its files", &errno.into()))?;
+    }
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    if let Some(user) = user {
+        user.becomes(&mut command);
     }
     let _terminal = Terminal::keep();
-    let machine = Process::start(Command::new(&words[0]).args(&words[1..])).map_err(|error| {
+    let machine = Process::start(&mut command).map_err(|error| {
         Fault::new(Code::ProgramCannotRun, format!("{} cannot be started", words[0])).because(&error)
     })?;
     let watched = machine
@@ -253,12 +287,12 @@ fn machine_ends(words: &[String], signals: &Signals, files: Option<Files>) -> Re
     }
 }
 
-/// The host's own processors where this user may have them.
-fn processor() -> Processor {
+/// The host's own processors where QEMU's user may have them.
+fn processor(user: Option<User>) -> Processor {
     let kvm = File::options().read(true).write(true).open("/dev/kvm");
-    match kvm {
-        Ok(_) => Processor::Kvm,
-        Err(_) => Processor::Emulated,
+    match kvm.is_ok() && user.is_none_or(User::has_kvm) {
+        true => Processor::Kvm,
+        false => Processor::Emulated,
     }
 }
 
@@ -306,6 +340,25 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
+    /// Lets QEMU's user have them.
+    fn lend(&self, args: &Args, user: Option<User>) -> Result<Lent, Fault> {
+        let failed = |error: &std::io::Error| {
+            Fault::new(Code::Guest, "the machine's user cannot have the GPU's files").because(error)
+        };
+        let mut lent = Lent::default();
+        let Some(user) = user else { return Ok(lent) };
+        for gpu in &args.gpus {
+            let group = Group::of(self.tree, gpu)?;
+            lent.groups
+                .push(user.lend(self.tree, &group).map_err(|error| failed(&error))?);
+        }
+        if args.iommufd && !args.gpus.is_empty() {
+            let file = File::options().read(true).write(true).open("/dev/iommu");
+            lent.iommu = Some(file.map_err(|error| failed(&error))?);
+        }
+        Ok(lent)
+    }
+
     /// Gives them back.
     fn give_back(&mut self) -> Result<(), Fault> {
         let mut first = Ok(());
@@ -322,6 +375,13 @@ impl<'a> Groups<'a> {
         }
         first
     }
+}
+
+/// What QEMU's user has for the machine's time.
+#[derive(Default)]
+struct Lent {
+    groups: Vec<user::Lent>,
+    iommu: Option<File>,
 }
 
 /// How this terminal was. QEMU makes it raw, and puts it back at its own end alone: not where it is killed.

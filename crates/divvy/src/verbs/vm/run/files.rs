@@ -19,18 +19,19 @@ use divvy_vm::machine::Machine;
 use rustix::fs::MemfdFlags;
 
 use super::Args;
+use super::disk::{Disk, Use};
 
 /// Where the files of the program's system are.
 pub(super) enum System {
     /// In a folder.
     Folder(PathBuf),
     /// On the image of a disk.
-    Image(PathBuf),
+    Image(Disk),
 }
 
 impl System {
     /// What `--root` names.
-    pub(super) fn at(path: &Path) -> Result<Self, Fault> {
+    pub(super) fn at(path: &Path, is_caller: bool) -> Result<Self, Fault> {
         let failed = |error: &std::io::Error| {
             Fault::new(Code::Usage, format!("cannot read `{}`", path.display()))
                 .because(error)
@@ -46,27 +47,28 @@ impl System {
                 "it is neither a folder nor an image",
             )));
         }
-        super::disk::look(path).map(Self::Image)
+        Disk::open(path, Use::Reads, is_caller).map(Self::Image)
     }
 }
 
 /// What a machine starts from, and what it answers: files in memory, which no other process sees by a path.
 pub(super) struct Files {
-    kernel: PathBuf,
+    name: PathBuf,
+    kernel: File,
     initrd: File,
     status: File,
-    disk: Option<PathBuf>,
+    disk: Option<String>,
 }
 
 impl Files {
     pub(super) fn make(args: &Args, system: &System, machine: &Machine) -> Result<Self, Fault> {
-        let (kernel, folder) = kernel(args)?;
+        let (name, folder) = kernel(args)?;
         let init = crate::verbs::guest::broker()?;
         let mut wanted = args.module.clone();
         let functions = machine.cards.iter().flat_map(|card| &card.functions);
         let disk = match system {
             System::Folder(_) => None,
-            System::Image(image) => Some(image.clone()),
+            System::Image(image) => Some(image.name()),
         };
         let mut of_disk = Vec::new();
         let modules = match args.gpus.is_empty() && wanted.is_empty() && disk.is_none() {
@@ -94,15 +96,25 @@ impl Files {
             made.map(File::from)
                 .map_err(|errno| failed("files", &errno.into()))
         };
-        let (initrd, status) = (memory("divvy-initrd")?, memory("divvy-status")?);
+        let (kernel, initrd, status) = (
+            memory("divvy-kernel")?,
+            memory("divvy-initrd")?,
+            memory("divvy-status")?,
+        );
         let mut archive = Archive::new(BufWriter::new(&initrd));
-        let mut add = |path: &str, from: &Path, mode: u32| -> Result<(), Fault> {
+        let read = |from: &Path| {
             const MOST: u64 = 1 << 30;
-            let bytes = plain(from, MOST).map_err(|error| {
+            plain(from, MOST).map_err(|error| {
                 Fault::new(Code::VmHost, format!("cannot read `{}`", from.display())).because(&error)
-            })?;
+            })
+        };
+        // On many hosts root alone reads it, and QEMU is another user.
+        (&kernel)
+            .write_all(&read(&name)?)
+            .map_err(|error| failed("kernel", &error))?;
+        let mut add = |path: &str, from: &Path, mode: u32| -> Result<(), Fault> {
             archive
-                .file(path, Facts::of_root(FILE | mode), &bytes)
+                .file(path, Facts::of_root(FILE | mode), &read(from)?)
                 .map_err(|error| failed("files", &error))
         };
         add("init", &init, 0o755)?;
@@ -134,6 +146,7 @@ impl Files {
         }
         archive.end().map_err(written)?.flush().map_err(written)?;
         Ok(Self {
+            name,
             kernel,
             initrd,
             status,
@@ -141,12 +154,9 @@ impl Files {
         })
     }
 
-    /// Lets the program that is started next have the files: QEMU opens them by their numbers.
-    pub(super) fn hand_over(&self) -> std::io::Result<()> {
-        for file in [&self.initrd, &self.status] {
-            rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?;
-        }
-        Ok(())
+    /// What QEMU opens by its number.
+    pub(super) fn open(&self) -> [&File; 3] {
+        [&self.kernel, &self.initrd, &self.status]
     }
 
     /// Whether the machine said more than any answer: it would go on filling this host's memory.
@@ -155,13 +165,17 @@ impl Files {
         self.status.metadata().is_ok_and(|found| found.len() > MOST)
     }
 
-    pub(super) fn kernel(&self) -> Kernel {
+    /// What QEMU is told of them; what a person reads has the kernel's name.
+    pub(super) fn kernel(&self, is_shown: bool) -> Kernel {
         let open = |file: &File| format!("/proc/self/fd/{}", file.as_raw_fd());
         Kernel {
-            kernel: self.kernel.to_string_lossy().into_owned(),
+            kernel: match is_shown {
+                true => self.name.to_string_lossy().into_owned(),
+                false => open(&self.kernel),
+            },
             initrd: open(&self.initrd),
             status: open(&self.status),
-            disk: self.disk.as_ref().map(|disk| disk.to_string_lossy().into_owned()),
+            disk: self.disk.clone(),
         }
     }
 
