@@ -101,6 +101,9 @@ pub fn is_theirs(name: &str) -> bool {
 /// The most containers of a pod that may ask: each is placed on each node that is looked at, or has a template.
 pub const MOST_CONTAINERS: usize = 16;
 
+/// Names that begin so are a DeviceClass's `extendedResourceName`, as `divvy.dev/gpu-slice`: the scheduler makes claims of them.
+const OF_CLASSES: &str = "divvy.dev/gpu-";
+
 /// Names of theirs that are not understood, by their beginnings: a pod that asks for one is not to lose it silently.
 const DOMAINS: [&str; 5] = [
     "divvy.dev/gpu",
@@ -163,7 +166,8 @@ fn limits(container: &Value) -> Result<Vec<(String, u64)>, String> {
             .and_then(Value::as_object);
         for (name, value) in listed.into_iter().flatten() {
             let known = NAMES.iter().any(|(known, _)| known == name);
-            if !known && !DOMAINS.iter().any(|domain| name.starts_with(domain)) {
+            let is_alike = DOMAINS.iter().any(|domain| name.starts_with(domain));
+            if !known && (!is_alike || name.starts_with(OF_CLASSES)) {
                 continue;
             }
             if !known {
@@ -575,6 +579,17 @@ mod tests {
         assert!(read(MOST_CONTAINERS).is_ok());
         let refused = read(MOST_CONTAINERS + 1).expect_err("too many");
         assert!(refused.contains("more than 16 containers"), "{refused}");
+    }
+
+    #[test]
+    fn a_name_of_a_class_is_the_schedulers_and_a_misspelt_one_is_refused() {
+        let of = |name: &str| of(json!({name: 1}), &Terms::default());
+        assert_eq!(of("divvy.dev/gpu-slice"), Ok(None));
+        let refused = of("divvy.dev/gpumen").expect_err("misspelt");
+        assert!(
+            refused.contains("`divvy.dev/gpumen` is not understood"),
+            "{refused}"
+        );
     }
 
     #[test]

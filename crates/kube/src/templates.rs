@@ -70,7 +70,7 @@ impl Template {
             Memory::Mib(mib) => Some(mib),
             Memory::Percent(percent) => {
                 return Err(format!(
-                    "{percent} % of a device's memory: a claim says how much; start the webhook with --device-memory"
+                    "{percent} % of a device's memory: a claim says how much; --device-memory says what a device has"
                 ));
             }
         };

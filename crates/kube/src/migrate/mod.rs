@@ -59,7 +59,7 @@ pub fn migrate(text: &str, terms: &Terms, target: Target) -> Result<Migrated, St
                 "this is a configuration of NVIDIA's device plugin: give it as --plugin-config, and its replicas become slices".into(),
             );
         }
-        walk.remarks.extend(quota(&value, target));
+        walk.remarks.extend(quotas(&value, target, 0));
         done.rewritten += walk.rewritten;
         let remarks = std::mem::take(&mut walk.remarks);
         done.remarks.extend(
@@ -113,6 +113,21 @@ pub fn replicas(text: &str) -> Result<u64, String> {
 
 fn plugin_configuration(value: &Value) -> bool {
     value.get("version").and_then(Value::as_str) == Some("v1") && value.get("sharing").is_some()
+}
+
+/// What is to be said of the quotas in it; `kubectl get -o yaml` prints a list of them.
+fn quotas(value: &Value, target: Target, depth: usize) -> Vec<String> {
+    /// Lists in lists are none of kubectl's.
+    const MOST: usize = 4;
+    let items = value.get("items").and_then(Value::as_array);
+    let below = items.into_iter().flatten().filter(|_| depth < MOST);
+    let of_item = |item| {
+        let remarks = quotas(item, target, depth + 1).into_iter();
+        remarks.map(|remark| format!("{}: {remark}", named(item)))
+    };
+    let mut all: Vec<String> = below.flat_map(of_item).collect();
+    all.extend(quota(value, target));
+    all
 }
 
 /// A quota on names that the pods will no longer have: it would count nothing, in silence.

@@ -151,6 +151,15 @@ fn a_quota_that_would_count_nothing_is_named() {
             done.remarks
         );
     }
+    // As `kubectl get -o yaml` prints it.
+    let list = "kind: List\nitems:\n- kind: ResourceQuota\n  metadata: {name: q}\n  spec: {hard: {requests.nvidia.com/gpumem: 1000}}\n";
+    let done = migrate(list, &Terms::default(), Target::Claims).expect("understood");
+    assert!(
+        done.remarks.len() == 1
+            && done.remarks[0].contains("ResourceQuota q: its limits of requests.nvidia.com/gpumem"),
+        "{:?}",
+        done.remarks
+    );
     let ours = text.replace("nvidia.com/gpumem", "divvy.dev/gpumem");
     let done = migrate(&ours, &Terms::default(), Target::Claims).expect("understood");
     assert!(done.remarks.is_empty());

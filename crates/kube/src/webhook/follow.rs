@@ -11,10 +11,12 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::time::MissedTickBehavior;
 use tokio_stream::StreamExt;
 
 use crate::https::Remark;
 use crate::templates::{ASKS, MADE, of_pod};
+use crate::webhook::made::{Recent, Unmade};
 
 /// Templates that a pod needs, as objects: those of its annotation that its claims name.
 ///
@@ -78,36 +80,6 @@ impl Named {
     }
 }
 
-/// Templates that were made a moment ago. A pod is told of several times while the scheduler tries it, and each of many pods names the
-/// same template: without this eight calls of nine found it there already (three pods on 1.36.2).
-#[derive(Debug, Default)]
-struct Recent {
-    /// By namespace and name.
-    made: HashMap<(String, String), Instant>,
-}
-
-impl Recent {
-    /// For so long a template that was made is taken to be there.
-    const HOLDS: Duration = Duration::from_secs(10);
-
-    /// Whether this one has to be made.
-    fn is_due(&self, object: &Value, now: Instant) -> bool {
-        let made = self.made.get(&Self::key(object));
-        made.is_none_or(|at| now.saturating_duration_since(*at) >= Self::HOLDS)
-    }
-
-    fn note(&mut self, object: &Value, now: Instant) {
-        self.made
-            .retain(|_, at| now.saturating_duration_since(*at) < Self::HOLDS);
-        self.made.insert(Self::key(object), now);
-    }
-
-    fn key(object: &Value) -> (String, String) {
-        let of = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-        (of("namespace"), of("name"))
-    }
-}
-
 /// How often templates that no pod names are looked for, and how old such a one has to be.
 const COLLECT: Duration = Duration::from_secs(600);
 const AGE: i64 = 3600;
@@ -119,10 +91,14 @@ pub async fn follow(client: Client, remark: Remark) {
 
 /// The same, with these times: how often, and seconds.
 pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: i64) {
-    /// The pause after a failed watch or write.
+    /// The pause after a failed watch.
     const PAUSE: Duration = Duration::from_secs(1);
+    /// How often templates are tried that could not be made.
+    const AGAIN: Duration = Duration::from_secs(2);
     let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client.clone()), Config::default()));
-    let (mut named, mut recent) = (Named::default(), Recent::default());
+    let (mut named, mut recent, mut unmade) = (Named::default(), Recent::default(), Unmade::default());
+    let mut again = tokio::time::interval(AGAIN);
+    again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut collect = tokio::time::interval(every);
     collect.tick().await;
     // Until the first list is in, nothing is known to be named by none.
@@ -134,6 +110,10 @@ pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: 
                 if let Err(why) = tidy(&client, &named, age).await {
                     remark(&format!("ResourceClaimTemplates cannot be collected: {why}"));
                 }
+                continue;
+            }
+            _tick = again.tick(), if unmade.len() > 0 => {
+                try_again(&client, &named, &mut recent, &mut unmade).await;
                 continue;
             }
         };
@@ -180,9 +160,37 @@ pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: 
                     continue;
                 }
                 match make(&client, object.clone()).await {
-                    Ok(()) => recent.note(&object, now),
-                    Err(why) => remark(&format!("a ResourceClaimTemplate cannot be made: {why}")),
+                    Ok(()) => {
+                        unmade.forget(&object);
+                        recent.note(&object, now);
+                    }
+                    Err(why) => {
+                        remark(&format!(
+                            "a ResourceClaimTemplate cannot be made, and is tried again: {why}"
+                        ));
+                        unmade.note(object);
+                    }
                 }
+            }
+        }
+    }
+}
+
+/// Tries what could not be made: each once, until the server has refused some.
+async fn try_again(client: &Client, named: &Named, recent: &mut Recent, unmade: &mut Unmade) {
+    /// A server that refuses so many takes none of the others either, as one that can write nothing.
+    const REFUSALS: usize = 8;
+    let (mut tries, mut refusals) = (unmade.len(), 0);
+    while tries > 0 && refusals < REFUSALS {
+        let Some(object) = unmade.next(|namespace, name| named.has(namespace, name)) else {
+            return;
+        };
+        tries -= 1;
+        match make(client, object.clone()).await {
+            Ok(()) => recent.note(&object, Instant::now()),
+            Err(_as_before) => {
+                refusals += 1;
+                unmade.note(object);
             }
         }
     }
@@ -242,19 +250,6 @@ mod tests {
 
     use super::*;
     use crate::templates::Template;
-
-    #[test]
-    fn a_template_is_made_again_after_a_while_and_in_another_namespace() {
-        let of = |namespace: &str| json!({"metadata": {"namespace": namespace, "name": "t"}});
-        let (mut recent, now) = (Recent::default(), Instant::now());
-        assert!(recent.is_due(&of("n"), now));
-        recent.note(&of("n"), now);
-        assert!(!recent.is_due(&of("n"), now) && recent.is_due(&of("m"), now));
-        // Others may have removed it meanwhile.
-        assert!(recent.is_due(&of("n"), now + Recent::HOLDS));
-        recent.note(&of("m"), now + Recent::HOLDS);
-        assert_eq!(recent.made.len(), 1, "what is old is forgotten");
-    }
 
     #[test]
     fn only_templates_that_the_pod_names_are_made() {

@@ -6,5 +6,6 @@
 //! - [`follow`]: the loop that makes templates that admitted pods name.
 
 pub mod follow;
+mod made;
 pub mod review;
 pub mod rewrite;

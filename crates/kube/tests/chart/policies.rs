@@ -295,6 +295,7 @@ fn the_webhook_is_asked_about_pods_that_ask_for_gpus() {
         &conditions,
         &[
             ("Divvy's", limits("divvy.dev/gpumem"), "accepted"),
+            ("a class's", limits("divvy.dev/gpu-slice"), "passed over"),
             ("HAMi's memory", limits("nvidia.com/gpumem"), "accepted"),
             ("HAMi's cores", limits("nvidia.com/gpucores"), "accepted"),
             ("gpushare's", limits("aliyun.com/gpu-mem"), "accepted"),

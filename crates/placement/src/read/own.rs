@@ -11,6 +11,8 @@ use crate::cluster::{
 };
 use crate::quantity::whole;
 
+/// The only one there is.
+const FORMAT: &str = "divvy/plan";
 const DRIVER: &str = "gpu.divvy.dev";
 const STEP: u64 = 256 << 20;
 const SHARES: &str = "device.driver == 'gpu.divvy.dev' && device.allowMultipleAllocations == true";
@@ -19,9 +21,8 @@ const WHOLE: &str = "device.driver == 'gpu.divvy.dev' && device.attributes['gpu.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// What the file is: `divvy/plan`.
-    #[serde(rename = "format")]
-    _format: String,
+    /// What the file is: [`FORMAT`].
+    format: String,
     #[serde(default)]
     nodes: Vec<Nodes>,
     #[serde(default)]
@@ -81,7 +82,7 @@ impl Plan {
     pub fn is_one(text: &str) -> bool {
         let mut lines = text.lines().map(str::trim);
         let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
-        first.is_some_and(|line| line.starts_with("format:") && line.contains("divvy/plan"))
+        first.is_some_and(|line| line.starts_with("format:") && line.contains(FORMAT))
     }
 }
 
@@ -102,6 +103,12 @@ fn selector(cluster: &mut Cluster, text: &str) -> Result<u32, String> {
 /// # Errors
 /// What makes no sense in it.
 pub fn add(cluster: &mut Cluster, plan: Plan) -> Result<(), String> {
+    if plan.format != FORMAT {
+        return Err(format!(
+            "the format `{}` is not known: write `format: {FORMAT}`",
+            plan.format
+        ));
+    }
     let total = |counts: &mut dyn Iterator<Item = u64>| counts.fold(0, u64::saturating_add);
     let devices = total(
         &mut plan

@@ -250,6 +250,10 @@ fn files_that_make_no_sense_are_refused_with_the_reason() {
             "lots",
         ),
         (
+            "format: divvy/plan2\nclaims: [{name: n}]",
+            "write `format: divvy/plan`",
+        ),
+        (
             "format: divvy/plan\nclaims: [{name: n, count: 99999999999}]",
             "at most",
         ),

@@ -139,7 +139,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 
 fn read(path: &Path) -> Result<Config, Fault> {
     let cannot = |error: &std::io::Error| {
-        Fault::new(Code::Config, format!("cannot read `{}`", path.display())).because(error)
+        Fault::new(Code::Config, format!("cannot read `{}`", path.display()))
+            .because(error)
+            .hint("`--config` takes NVIDIA's configuration file, version v1")
     };
     let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
     if !facts.is_file() || facts.len() > config::LARGEST {
