@@ -148,20 +148,40 @@ pub fn page_files_in(directory: &Path, id: &str) -> Vec<(u64, u64)> {
     seen.map(|seen| (seen.st_dev, seen.st_ino)).collect()
 }
 
+/// After so many looks what is found counts, although processes end all the while.
+const MOST_LOOKS: u32 = 8;
+
 /// Read and never mapped: a file may be shortened meanwhile, which must not end a process that only looks.
 fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
     let page = pages::find(directory, uuid)?.ledger;
     let page_error = |why| HardwareError::Page(page.name().to_owned(), why);
-    let file = match page.open() {
-        Err(Errno::NOENT) => return Ok(Usage::default()),
-        opened => opened.map_err(|errno| {
-            page_error(PageError::System {
-                step: "open of a ledger",
-                errno,
-            })
-        })?,
+    let read = || {
+        let file = match page.open() {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.map_err(|errno| {
+                page_error(PageError::System {
+                    step: "open of a ledger",
+                    errno,
+                })
+            })?,
+        };
+        Snapshot::read(file).map(Some).map_err(page_error)
     };
-    let ledger = Snapshot::read(file).map_err(page_error)?;
+    let unpaid = || OwnershipRecords::new(private(directory, false).join(records_name(uuid))).unpaid();
+    let mut before = unpaid();
+    let mut looks = 0;
+    // A process that ends between the two looks has its memory in both, or in neither.
+    let ledger = loop {
+        let Some(ledger) = read()? else {
+            return Ok(Usage::default());
+        };
+        let after = unpaid();
+        looks += 1;
+        if before == after || looks == MOST_LOOKS {
+            break ledger;
+        }
+        before = after;
+    };
     let mut processes: Vec<ProcessUsage> = ledger
         .processes()
         .filter(|process| process.alive)
@@ -177,8 +197,7 @@ fn of_page(directory: &Path, uuid: Uuid) -> Result<Usage, HardwareError> {
         .collect();
     processes.sort_unstable_by_key(|process| process.pid);
     Ok(Usage {
-        used_bytes: ledger.total_used()
-            + OwnershipRecords::new(private(directory, false).join(records_name(uuid))).unpaid(),
+        used_bytes: ledger.total_used() + before,
         processes,
     })
 }

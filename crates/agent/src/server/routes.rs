@@ -43,6 +43,7 @@ pub(super) fn router(agent: Agent) -> Router {
         items(Vec::<()>::new())
     });
     let resize = asked(M::PATCH, "Slice", |call, ask| {
+        call.daemon.supervisor.note_limits();
         call.daemon.resizing.resize(call.peer, call.slice, &ask)
     });
     let activate = shown(M::POST, "Slice", |call| {

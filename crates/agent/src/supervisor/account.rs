@@ -52,6 +52,11 @@ pub(super) struct Accounts {
     stored: Vec<Largest>,
 }
 
+/// What a slice's programs may hold.
+fn limit(share: &DeviceShare) -> Bytes {
+    Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0))
+}
+
 impl Accounts {
     /// Keeps an account for each of these slices on each of its devices. `at` is the time of this look, in nanoseconds.
     pub fn keep(&mut self, supervised: &[&SliceRecord], at: u64, run: &RunDir) {
@@ -76,22 +81,30 @@ impl Accounts {
                     let known = before
                         .iter()
                         .find(|one| (&one.slice, &one.device) == (&record.id, &share.device_uuid));
-                    Account {
-                        is_adopted: is_first,
-                        time: if is_first {
-                            Time::of_adopted(at)
-                        } else {
-                            Time::default()
-                        },
-                        largest: known.map(|one| one.bytes),
-                        seen_at: at,
-                        ..Account::default()
+                    match is_first {
+                        true => Account::adopted(known.map(|one| one.bytes), at),
+                        false => Account::begun(share, at),
                     }
                 });
                 account.note_limit(share);
             }
         }
         self.store(run, is_first);
+    }
+
+    /// Opens the accounts of those that began since the last look, and notes their limits, because a resize comes next: what a
+    /// slice may keep is what it had before.
+    pub fn note_limits(&mut self, supervised: &[&SliceRecord], at: u64, run: &RunDir) {
+        for record in supervised {
+            for share in record.shares.iter() {
+                let of = (record.id.clone(), share.device_uuid.clone());
+                let account = self.all.entry(of);
+                account
+                    .or_insert_with(|| Account::begun(share, at))
+                    .note_limit(share);
+            }
+        }
+        self.store(run, false);
     }
 
     /// Writes the largest limits down where they changed, or `always`.
@@ -135,9 +148,31 @@ impl Accounts {
 }
 
 impl Account {
+    /// Of a slice that an earlier agent made, which wrote down so much as its largest limit.
+    fn adopted(largest: Option<Bytes>, at: u64) -> Self {
+        Self {
+            is_adopted: true,
+            time: Time::of_adopted(at),
+            largest,
+            seen_at: at,
+            ..Self::default()
+        }
+    }
+
+    /// Of a slice of this agent's.
+    fn begun(share: &DeviceShare, at: u64) -> Self {
+        let mut account = Self {
+            seen_at: at,
+            ..Self::default()
+        };
+        // Where it is resized to less before the first look, it may keep what it has of this.
+        account.memory.allow_what_is_held(limit(share));
+        account
+    }
+
     /// Notes its limit, if that is the largest so far.
     fn note_limit(&mut self, share: &DeviceShare) {
-        let limit = Bytes(share.granted().0.saturating_add(share.spill_limit_bytes.0));
+        let limit = limit(share);
         // What an adopted slice had before is not known where no earlier agent wrote it down: the first figure tells.
         let is_larger = match self.largest {
             None => !self.is_adopted,

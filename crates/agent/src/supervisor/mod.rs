@@ -133,6 +133,16 @@ impl Supervisor {
         self.lock().accounts.keep(&supervised, (self.clock)(), &self.run);
     }
 
+    /// Notes what supervised slices have now. It comes before a resize: one that began since the last look has no account, and
+    /// would be taken for one that never had more.
+    pub fn note_limits(&self) {
+        let (records, _) = self.slices(false);
+        let supervised: Vec<&SliceRecord> = records.iter().filter(|record| is_supervised(record)).collect();
+        self.lock()
+            .accounts
+            .note_limits(&supervised, (self.clock)(), &self.run);
+    }
+
     /// Looks once. Returns the pause until the next look.
     pub fn look(&self) -> Duration {
         let before: Vec<SliceRecord> = {

@@ -24,6 +24,8 @@ use super::freezer::Freezer;
 use super::register::Register;
 use super::slices::Slices;
 use super::watchdog::Watchdog;
+use crate::decide::supervise::ProcessId;
+use crate::decide::supervise::memory::{Held, Look};
 use crate::life::members::{Members, Roster};
 use crate::start::rundir::RunDir;
 use crate::system::procs::{Stat, start_ticks};
@@ -413,6 +415,48 @@ fn the_largest_limit_outlives_the_agent_and_an_adopted_slice_is_known_as_such() 
         (unknown.all[&of].largest, unknown.all[&of].is_adopted),
         (None, true)
     );
+}
+
+#[test]
+fn a_slice_that_is_resized_before_the_first_look_keeps_what_it_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = members(folder.path()).run;
+    let mib = |mib: u64| divvy_model::Bytes(mib << 20);
+    let of = ("aaaaaaaa".to_owned(), "GPU-0".to_owned());
+    let held = [Held {
+        id: ProcessId {
+            pid: 1,
+            start_ticks: 1,
+        },
+        memory: mib(900),
+        accounted: mib(900),
+        leaves: false,
+        has_ended: false,
+        returns: false,
+    }];
+    let beyond = |is_noted: bool| {
+        let mut record = on_device("aaaaaaaa", 5);
+        let mut accounts = super::account::Accounts::default();
+        accounts.keep(&[], 1, &run);
+        record.shares.first.memory_limit_bytes = mib(1024);
+        if is_noted {
+            accounts.note_limits(&[&record], 2, &run);
+        }
+        record.shares.first.memory_limit_bytes = mib(512);
+        accounts.keep(&[&record], 3, &run);
+        let account = accounts.all.get_mut(&of).expect("an account");
+        let look = Look {
+            at: 3,
+            limit: mib(512),
+            accounted: mib(900),
+            context: mib(0),
+            processes: &held,
+        };
+        (account.largest, account.memory.look(&look).beyond)
+    };
+    assert_eq!(beyond(true), (Some(mib(1024)), mib(0)));
+    let (largest, beyond) = beyond(false);
+    assert!(largest == Some(mib(512)) && beyond > mib(300), "{beyond}");
 }
 
 #[test]
