@@ -43,7 +43,14 @@ pub(super) fn router(agent: Agent) -> Router {
         items(Vec::<()>::new())
     });
     let resize = asked(M::PATCH, "Slice", |call, ask| {
-        call.daemon.supervisor.note_limits();
+        let before = call
+            .daemon
+            .state
+            .lock()
+            .find(call.slice, call.peer)?
+            .record
+            .clone();
+        call.daemon.supervisor.note_limits(&before);
         call.daemon.resizing.resize(call.peer, call.slice, &ask)
     });
     let activate = shown(M::POST, "Slice", |call| {

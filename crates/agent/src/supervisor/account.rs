@@ -92,17 +92,15 @@ impl Accounts {
         self.store(run, is_first);
     }
 
-    /// Opens the accounts of those that began since the last look, and notes their limits, because a resize comes next: what a
-    /// slice may keep is what it had before.
-    pub fn note_limits(&mut self, supervised: &[&SliceRecord], at: u64, run: &RunDir) {
-        for record in supervised {
-            for share in record.shares.iter() {
-                let of = (record.id.clone(), share.device_uuid.clone());
-                let account = self.all.entry(of);
-                account
-                    .or_insert_with(|| Account::begun(share, at))
-                    .note_limit(share);
-            }
+    /// Opens the accounts of a slice that began since the last look, and notes its limits, because a resize comes next: what it may
+    /// keep is what it had before.
+    pub fn note_limits(&mut self, record: &SliceRecord, at: u64, run: &RunDir) {
+        for share in record.shares.iter() {
+            let of = (record.id.clone(), share.device_uuid.clone());
+            let account = self.all.entry(of);
+            account
+                .or_insert_with(|| Account::begun(share, at))
+                .note_limit(share);
         }
         self.store(run, false);
     }

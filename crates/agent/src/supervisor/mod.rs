@@ -133,14 +133,14 @@ impl Supervisor {
         self.lock().accounts.keep(&supervised, (self.clock)(), &self.run);
     }
 
-    /// Notes what supervised slices have now. It comes before a resize: one that began since the last look has no account, and
-    /// would be taken for one that never had more.
-    pub fn note_limits(&self) {
-        let (records, _) = self.slices(false);
-        let supervised: Vec<&SliceRecord> = records.iter().filter(|record| is_supervised(record)).collect();
-        self.lock()
-            .accounts
-            .note_limits(&supervised, (self.clock)(), &self.run);
+    /// Notes what a slice has now. It comes before a resize: a slice that began since the last look has no account, and would be
+    /// taken for one that never had more.
+    pub fn note_limits(&self, record: &SliceRecord) {
+        if is_supervised(record) {
+            self.lock()
+                .accounts
+                .note_limits(record, (self.clock)(), &self.run);
+        }
     }
 
     /// Looks once. Returns the pause until the next look.

@@ -440,7 +440,7 @@ fn a_slice_that_is_resized_before_the_first_look_keeps_what_it_has() {
         accounts.keep(&[], 1, &run);
         record.shares.first.memory_limit_bytes = mib(1024);
         if is_noted {
-            accounts.note_limits(&[&record], 2, &run);
+            accounts.note_limits(&record, 2, &run);
         }
         record.shares.first.memory_limit_bytes = mib(512);
         accounts.keep(&[&record], 3, &run);
