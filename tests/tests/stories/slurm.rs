@@ -590,6 +590,11 @@ fn the_examples_run() {
         let text = "import os\nprint('ran', os.environ['DIVVY_SLICE'])\n";
         std::fs::write(alice.home.join(program), text).expect("written");
     }
+    // What a job used is in its comment for administrators, where the node's file says so.
+    let file = site.node_file("n1");
+    let text = std::fs::read_to_string(&file).expect("the node's file");
+    assert!(text.contains("comment = false"), "{text}");
+    std::fs::write(&file, text.replace("comment = false", "comment = true")).expect("written");
     let folder = divvy_tests::build::workspace().join("examples/jobs/slurm");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).expect("examples").flatten() {
@@ -620,6 +625,10 @@ fn the_examples_run() {
             "{job}: {text}\n{}",
             site.cluster.logs()
         );
+        until("its use is in its comment", || {
+            let shown = site.cluster.ask("scontrol", &["show", "job", job]);
+            shown.contains("AdminComment=divvy: peak ").then_some(())
+        });
         count += 1;
     }
     assert_eq!(count, 3);
