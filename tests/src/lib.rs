@@ -24,6 +24,7 @@ pub mod processes;
 pub mod rootless;
 pub(crate) mod scheduler;
 pub mod slurm;
+pub mod slurm_accounts;
 pub mod system;
 pub mod tenant;
 pub mod users;

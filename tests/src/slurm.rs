@@ -95,13 +95,21 @@ impl Cluster {
         }
     }
 
+    /// The folder of all that the cluster writes.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The folder of slurm.conf and gres.conf.
     pub fn conf_dir(&self) -> PathBuf {
         self.folder.join("conf")
     }
 
-    /// Starts munged, slurmctld and the slurmds, and waits until the nodes take jobs.
-    pub fn start(&mut self, nodes: &[&str], environment: &[(&str, &Path)]) {
+    /// Starts munged, if it does not run yet.
+    pub fn start_munge(&mut self) {
+        if self.daemons.iter().any(|(name, _)| name == "munged") {
+            return;
+        }
         let munge = self.folder.join("munge");
         let of = |name: &str| munge.join(name).display().to_string();
         let mut munged = Command::new("/usr/sbin/munged");
@@ -116,6 +124,11 @@ impl Cluster {
         self.until("munged listens", |cluster| {
             cluster.folder.join("munge/socket").exists()
         });
+    }
+
+    /// Starts munged, slurmctld and the slurmds, and waits until the nodes take jobs.
+    pub fn start(&mut self, nodes: &[&str], environment: &[(&str, &Path)]) {
+        self.start_munge();
         self.start_controller();
         for node in nodes {
             self.start_slurmd(node, environment);
@@ -190,7 +203,8 @@ impl Cluster {
         self.spawn(node, slurmd);
     }
 
-    fn spawn(&mut self, name: &str, mut command: Command) {
+    /// Starts a daemon, whose output is a log of this name. It ends with the cluster.
+    pub fn spawn(&mut self, name: &str, mut command: Command) {
         let log = fs::File::create(self.folder.join("log").join(format!("{name}.out"))).expect("a log");
         let child = command
             .current_dir("/")

@@ -98,6 +98,15 @@ pub fn for_tests() -> anyhow::Result<()> {
     {
         debian::install_without_services(&["slurm-wlm", "munge"], "the tests with jobs of Slurm")?;
     }
+    // Slurm's accounting database, which a story starts in a folder of its own. Installed it would be two services.
+    for package in [
+        "slurmdbd",
+        "slurm-wlm-mysql-plugin",
+        "libmariadb3",
+        "mariadb-server-core",
+    ] {
+        debian::unpack(package, Release::Own, "main")?;
+    }
     if !is_installed("strace") {
         debian::install(&["strace"], "the tests that look at the agent's system calls")?;
     }

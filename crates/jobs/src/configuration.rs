@@ -15,6 +15,8 @@ pub struct Wanted {
     pub devices: Vec<WantedDevice>,
     /// How long a prolog waits for the agent, in seconds.
     pub agent_timeout_s: u64,
+    /// Whether a job's use is to be in its comment.
+    pub comment: bool,
 }
 
 /// A device of the node.
@@ -267,6 +269,13 @@ pub fn check(slurm: &str, gres: &Conf, wanted: &Wanted) -> Vec<Finding> {
         warning(
             "ProctrackType is proctrack/pgid: a job's processes outside its session are found only where they use its slice; \
              proctrack/cgroup finds all"
+                .into(),
+        );
+    }
+    if wanted.comment && setting(slurm, "AccountingStorageType") != Some("accounting_storage/slurmdbd") {
+        warning(
+            "the node's file has `comment`, and AccountingStorageType is not accounting_storage/slurmdbd: jobs have comments in \
+             Slurm's database only; `accounting` writes a file"
                 .into(),
         );
     }

@@ -263,6 +263,7 @@ mod tests {
             folder: "/etc/slurm/divvy".into(),
             devices: vec![device(0), device(1)],
             agent_timeout_s: 10,
+            comment: false,
         }
     }
 

@@ -296,6 +296,7 @@ mod tests {
             folder: "/etc/slurm/divvy".into(),
             devices: vec![device(0, 80), device(1, 40)],
             agent_timeout_s: 10,
+            comment: false,
         }
     }
 

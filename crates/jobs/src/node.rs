@@ -19,7 +19,7 @@ pub struct Node {
     /// Each ended job's use is a line of JSON in this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accounting: Option<String>,
-    /// Each ended job's use is written into the job's comment too, its `AdminComment`.
+    /// Each ended job's use is written into the job's `AdminComment` too, in Slurm's accounting database.
     #[serde(default)]
     pub comment: bool,
     /// How long a prolog and an epilog wait for an agent that does not answer, in seconds.

@@ -16,7 +16,7 @@ const PREEMPTION: &str = "PreemptType=preempt/partition_prio\nPreemptMode=SUSPEN
 
 #[test]
 fn a_preempted_job_keeps_its_memory_and_nothing_outlives_a_late_prolog_or_a_reboot() {
-    let Some(mut site) = Site::with_lines("h100*2", &["n1"], &[], PREEMPTION) else {
+    let Some(mut site) = Site::with_lines("h100*2", &["n1"], &[], |_| PREEMPTION.into()) else {
         return;
     };
     site.set_up("n1", &["--shards", "80"]);

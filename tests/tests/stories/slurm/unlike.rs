@@ -14,7 +14,7 @@ const SOON: &str = "SchedulerParameters=bf_interval=1";
 
 #[test]
 fn each_part_of_a_job_of_unlike_parts_has_its_own_slice() {
-    let Some(mut site) = Site::with_lines("h100*2", &["n1", "n2"], &[], SOON) else {
+    let Some(mut site) = Site::with_lines("h100*2", &["n1", "n2"], &[], |_| SOON.into()) else {
         return;
     };
     for node in ["n1", "n2"] {

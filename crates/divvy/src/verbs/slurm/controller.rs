@@ -127,10 +127,24 @@ pub fn drain(node: &str, fault: &Fault) {
     );
 }
 
-/// Writes a job's use into its comment for administrators.
-pub fn comment(job: &Job, words: &str) {
-    let id = format!("JobId={}", job.id);
-    let _unheard = ask("scontrol", &["update", &id, &format!("AdminComment={words}")]);
+/// Writes a job's use into its comment for administrators, in the accounting database: the controller takes no comment for a job
+/// that has ended, as seen with 22.05, and an epilog runs when it has.
+///
+/// # Errors
+/// A cluster without a database, or one that does not answer.
+pub fn comment(job: &Job, words: &str) -> Result<(), Refusal> {
+    let (id, comment) = (format!("JobID={}", job.id), format!("AdminComment={words}"));
+    let change = [
+        "--immediate",
+        "--quiet",
+        "modify",
+        "job",
+        "where",
+        &id,
+        "set",
+        &comment,
+    ];
+    ask("sacctmgr", &change).map(drop)
 }
 
 /// One line that no program of Slurm's takes for more than a value.
@@ -162,13 +176,17 @@ fn ask(program: &str, words: &[&str]) -> Result<String, Refusal> {
 
 /// The same with this slurm.conf.
 fn ask_with(program: &str, words: &[&str], conf: Option<&Path>) -> Result<String, Refusal> {
+    let (asked, look) = match program {
+        "sacctmgr" => ("accounting database", "sacctmgr show cluster"),
+        _ => ("controller", "scontrol ping"),
+    };
     let silent = |why: &str| {
         let mut refusal = Refusal::new(
             Remedy::Requeue,
-            format!("Slurm's controller does not answer `{program}`"),
+            format!("Slurm's {asked} does not answer `{program}`"),
         );
         refusal.fault = refusal.fault.cause(why);
-        refusal.hint("`scontrol ping` on the node says more")
+        refusal.hint(format!("`{look}` on the node says more"))
     };
     let path = find(program).ok_or_else(|| {
         Refusal::new(Remedy::Repair, format!("there is no `{program}` on this node"))

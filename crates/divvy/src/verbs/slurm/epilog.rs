@@ -254,29 +254,34 @@ fn account(node: &Node, job: &Job, slice: &SliceRecord, used: &Use) -> Result<()
             })
             .collect(),
     };
+    // The file first: it waits for no other.
+    let written = node
+        .accounting
+        .as_ref()
+        .map_or(Ok(()), |path| append(path, &line));
     if node.comment {
-        let peak = used
-            .slice
-            .shares
-            .iter()
+        let shares = used.slice.shares.iter();
+        let peak = shares
             .map(|share| share.memory_peak_bytes)
             .max()
             .unwrap_or_default();
-        controller::comment(
-            job,
-            &format!(
-                "divvy: peak {peak} of {}, {:.1} s of the device",
-                used.slice.shares.first.memory_limit_bytes, line.device_seconds
-            ),
+        let words = format!(
+            "divvy: peak {peak} of {}, {:.1} s of the device",
+            used.slice.shares.first.memory_limit_bytes, line.device_seconds
         );
+        if let Err(refusal) = controller::comment(job, &words) {
+            remark(&format!("the job's comment is not written: {}", refusal.fault));
+        }
     }
-    let Some(path) = &node.accounting else {
-        return Ok(());
-    };
+    written
+}
+
+/// Adds a line to the accounting file.
+fn append(path: &str, line: &Used<'_>) -> Result<(), Fault> {
     let failed = |error: &dyn std::error::Error| {
         Fault::new(Code::Config, format!("cannot write the accounting file `{path}`")).because(error)
     };
-    let mut text = serde_json::to_string(&line).map_err(|error| failed(&error))?;
+    let mut text = serde_json::to_string(line).map_err(|error| failed(&error))?;
     text.push('\n');
     let mut file = OpenOptions::new()
         .create(true)

@@ -227,6 +227,7 @@ fn wanted(args: &Args, places: &Places, node: &Node, devices: &[DeviceRecord]) -
             })
             .collect(),
         agent_timeout_s: node.agent_timeout_s,
+        comment: node.comment,
     })
 }
 
