@@ -104,11 +104,36 @@ pub fn plain_folders(top: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// How a package is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// As small as it gets: it will be downloaded.
+    Small,
+    /// In a fifth of the time: it is for a try.
+    Quick,
+}
+
+impl Effort {
+    /// Of a package whose programs are native builds, or not.
+    pub const fn of(native: bool) -> Self {
+        if native { Self::Quick } else { Self::Small }
+    }
+
+    /// gzip's word for it.
+    pub const fn of_gzip(self) -> &'static str {
+        match self {
+            Self::Small => "--best",
+            Self::Quick => "--fast",
+        }
+    }
+}
+
 /// Writes `out/<name>.tar.gz` with one folder `name`, which holds the entries and their checksums. Its path.
 pub fn pack<'a>(
     out: &Path,
     name: &str,
     entries: impl IntoIterator<Item = &'a Entry>,
+    effort: Effort,
 ) -> anyhow::Result<PathBuf> {
     let stage = tempfile::tempdir_in(out).context("Cannot make a folder to pack in")?;
     let top = stage.path().join(name);
@@ -121,7 +146,8 @@ pub fn pack<'a>(
             // No time, user or group of this machine.
             .args(["--create", "--sort=name", "--mtime=@0", "--format=gnu"])
             .args(["--owner=0", "--group=0", "--numeric-owner", "--mode=go=rX,u+w"])
-            .args(["--use-compress-program", "gzip --no-name --best"])
+            .arg("--use-compress-program")
+            .arg(format!("gzip --no-name {}", effort.of_gzip()))
             .arg("--file")
             .arg(&packed)
             .arg("--directory")
@@ -193,8 +219,8 @@ mod tests {
         let (_base, entries) = stand_ins();
         let (_later, mut again) = stand_ins();
         again.reverse();
-        let first = pack(out.path(), "divvy-1-x-linux", &entries).expect("packed");
-        let second = pack(other.path(), "divvy-1-x-linux", &again).expect("packed");
+        let first = pack(out.path(), "divvy-1-x-linux", &entries, Effort::Small).expect("packed");
+        let second = pack(other.path(), "divvy-1-x-linux", &again, Effort::Small).expect("packed");
         let bytes = |path: &Path| fs::read(path).expect("an archive");
         assert!(bytes(&first) == bytes(&second));
 
@@ -242,7 +268,7 @@ mod tests {
         let out = tempfile::tempdir().expect("a folder");
         let (_base, mut entries) = stand_ins();
         entries.push(Entry::text("bin/divvy".to_owned(), entries[0].from.clone()));
-        let error = pack(out.path(), "divvy", &entries).expect_err("one would be lost");
+        let error = pack(out.path(), "divvy", &entries, Effort::Quick).expect_err("one would be lost");
         assert!(error.to_string().contains("bin/divvy"), "{error:#}");
     }
 }

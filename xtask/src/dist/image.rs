@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::archive::{self, Entry};
+use super::archive::{self, Effort, Entry};
 use super::layout::Layout;
 use crate::cargo::{finish, workspace_root};
 use crate::debian::{self, Release};
@@ -41,7 +41,7 @@ const MACHINE: (&str, &str, &str) = if cfg!(target_arch = "aarch64") {
 ///
 /// # Errors
 /// Debian's packages cannot be had, or a file is missing.
-pub fn pack(out: &Path, version: &str, layout: &Layout) -> anyhow::Result<PathBuf> {
+pub fn pack(out: &Path, version: &str, layout: &Layout, effort: Effort) -> anyhow::Result<PathBuf> {
     let stage = tempfile::tempdir_in(out).context("Cannot make a folder to pack in")?;
     let mut entries: Vec<Entry> = Vec::new();
     let authorities = stage.path().join("authorities");
@@ -63,7 +63,7 @@ pub fn pack(out: &Path, version: &str, layout: &Layout) -> anyhow::Result<PathBu
     let license = workspace_root().join("LICENSE");
     entries.push(Entry::text("usr/share/doc/divvy/LICENSE".to_owned(), license));
     let packed = out.join(format!("divvy-{version}-{}.oci.tar", MACHINE.0));
-    write(&packed, stage.path(), version, &entries)?;
+    write(&packed, stage.path(), version, &entries, effort)?;
     Ok(packed)
 }
 
@@ -106,7 +106,13 @@ fn libraries(libc: &Path, libgcc: &Path) -> anyhow::Result<Vec<Entry>> {
 }
 
 /// Writes the image of these files.
-fn write(packed: &Path, stage: &Path, version: &str, entries: &[Entry]) -> anyhow::Result<()> {
+fn write(
+    packed: &Path,
+    stage: &Path,
+    version: &str,
+    entries: &[Entry],
+    effort: Effort,
+) -> anyhow::Result<()> {
     let root = stage.join("root");
     archive::lay_out(&root, entries)?;
     // The run directory goes below /run; programs of users need /tmp.
@@ -119,7 +125,11 @@ fn write(packed: &Path, stage: &Path, version: &str, entries: &[Entry]) -> anyho
     let layer = stage.join("layer.tar");
     tar(&layer, &root)?;
     let contents = sum(&layer)?;
-    finish(Command::new("gzip").args(["--no-name", "--best"]).arg(&layer))?;
+    finish(
+        Command::new("gzip")
+            .args(["--no-name", effort.of_gzip()])
+            .arg(&layer),
+    )?;
     let image = stage.join("image");
     let layer = blob(&image, &stage.join("layer.tar.gz"))?;
 
@@ -248,7 +258,7 @@ mod tests {
         ];
         let packed = folder.join("divvy.oci.tar");
         let stage = tempfile::tempdir_in(folder).expect("a folder");
-        write(&packed, stage.path(), "1.2.3", &entries).expect("packed");
+        write(&packed, stage.path(), "1.2.3", &entries, Effort::Quick).expect("packed");
         fs::read(packed).expect("an image")
     }
 

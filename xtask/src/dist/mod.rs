@@ -144,7 +144,7 @@ fn pack(kind: Kind, out: &Path, version: &str, layout: &Layout, native: bool) ->
     match kind {
         Kind::Tar => {
             let name = format!("divvy-{version}-{}-linux", std::env::consts::ARCH);
-            archive::pack(out, &name, layout.portable())
+            archive::pack(out, &name, layout.portable(), archive::Effort::of(native))
         }
         Kind::Deb => {
             let compression = if native { "-Znone" } else { "-Zxz" };
@@ -152,7 +152,7 @@ fn pack(kind: Kind, out: &Path, version: &str, layout: &Layout, native: bool) ->
         }
         Kind::Rpm => rpm::pack(out, version, layout),
         Kind::Wheel => wheel::pack(out, version, layout, native),
-        Kind::Image => image::pack(out, version, layout),
+        Kind::Image => image::pack(out, version, layout, archive::Effort::of(native)),
         Kind::Jobs => jobs::pack(out, version),
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 
 use crate::cargo::{cargo, finish, workspace_root};
 use crate::debian;
-use crate::dist::archive::{self, Entry};
+use crate::dist::archive::{self, Effort, Entry};
 use crate::dist::{SHIPPED, build_packages, natively};
 
 /// The archive is at most so large, in bytes: it has to go over slow lines.
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         env!("CARGO_PKG_VERSION"),
         std::env::consts::ARCH
     );
-    let packed = archive::pack(&out, &name, &entries)?;
+    let packed = archive::pack(&out, &name, &entries, Effort::of(args.native))?;
     let bytes = fs::metadata(&packed)?.len();
     println!("gpu-kit: {} ({} KiB)", packed.display(), bytes / 1024);
     // A native build keeps its debug information.
