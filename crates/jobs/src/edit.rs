@@ -477,4 +477,23 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn jobs_have_comments_in_slurms_database_only() {
+        let with = Wanted {
+            comment: true,
+            ..wanted()
+        };
+        let sound = apply(SLURM, "", &with).expect("edited");
+        let found = check(&sound.slurm, &sound.gres, &with);
+        assert!(
+            matches!(&found[..], [Finding { is_error: false, text }] if text.contains("slurmdbd")),
+            "{found:?}"
+        );
+        let slurm = format!(
+            "AccountingStorageType=accounting_storage/slurmdbd\n{}",
+            sound.slurm
+        );
+        assert_eq!(check(&slurm, &sound.gres, &with), []);
+    }
 }
