@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     });
     if !args.suites_only {
         step(&mut steps, "floor", || {
-            finish(cargo().args(["xtask", "floor", "--profile", "release-fast"]))
+            finish(cargo().args(["xtask", "floor", "--profile", "floor"]))
         });
         step(&mut steps, "documentation", || documentation::build(&jobs));
     }
