@@ -92,7 +92,7 @@ pub struct SliceItems {
 pub type ErrorDocument = Document<Fault>;
 
 /// `POST /v1/slices`: asks for a slice.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 pub struct CreateSlice {
     /// The request.
     pub request: SliceRequest,

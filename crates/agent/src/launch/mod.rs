@@ -326,12 +326,8 @@ fn create(
         emulated: launch.emulated.clone(),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
         inside: surroundings(),
-        lasting: false,
-        attended: false,
-        container_within_ms: None,
-        pods: Vec::new(),
-        for_job: None,
         dry_run,
+        ..CreateSlice::default()
     };
     match launch.wait.filter(|_| !dry_run) {
         None => insist.on(|| client.create(&ask)),

@@ -77,16 +77,8 @@ impl Host {
         request.terms.compute.share = share.map(Compute);
         let ask = CreateSlice {
             request,
-            command: Vec::new(),
-            emulated: None,
-            visible: None,
-            inside: None,
             lasting: true,
-            attended: false,
-            container_within_ms: None,
-            pods: Vec::new(),
-            for_job: None,
-            dry_run: false,
+            ..CreateSlice::default()
         };
         let mut state = self.daemon.state.lock();
         let wanted = crate::admission::wanted::Wanted {

@@ -86,15 +86,8 @@ impl Host {
                 ..SliceRequest::default()
             },
             command: vec!["true".into()],
-            emulated: None,
-            visible: None,
-            inside: None,
-            lasting: false,
-            attended: false,
-            container_within_ms: None,
-            pods: Vec::new(),
-            for_job: None,
             dry_run: true,
+            ..CreateSlice::default()
         };
         change(&mut ask);
         let pid = std::process::id();

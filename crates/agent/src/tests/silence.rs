@@ -83,15 +83,7 @@ fn ask(name: &str, gib: u64) -> CreateSlice {
             ..request
         },
         command: vec!["true".into()],
-        emulated: None,
-        visible: None,
-        inside: None,
-        lasting: false,
-        attended: Default::default(),
-        container_within_ms: None,
-        pods: Vec::new(),
-        for_job: None,
-        dry_run: false,
+        ..CreateSlice::default()
     }
 }
 

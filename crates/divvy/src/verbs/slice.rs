@@ -116,16 +116,12 @@ fn make(args: &Create, context: &Context) -> Result<u8, Fault> {
     request.terms.idle_ttl_s = args.idle_ttl.map_or(0, |time| time.0);
     let ask = CreateSlice {
         request,
-        command: Vec::new(),
         emulated: config.text("emulated").map(str::to_owned),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
-        inside: None,
         lasting: true,
-        attended: false,
-        container_within_ms: None,
         pods: pods(args.pods.as_deref())?,
-        for_job: None,
         dry_run: args.dry_run,
+        ..CreateSlice::default()
     };
     let created = context.agent()?.create(&ask)?;
     let slice = &created.slice;

@@ -59,14 +59,8 @@ impl Host for ThisNode {
             request: ask.clone(),
             command: words.to_vec(),
             emulated: self.context.config.text("emulated").map(str::to_owned),
-            visible: None,
-            inside: None,
             lasting: true,
-            attended: false,
-            container_within_ms: None,
-            pods: Vec::new(),
-            for_job: None,
-            dry_run: false,
+            ..CreateSlice::default()
         };
         Ok(self.context.agent()?.create(&ask)?.slice)
     }

@@ -148,19 +148,12 @@ fn request(job: &Job, node: &Node, plan: Plan) -> Result<Option<SliceRequest>, F
 fn make(agent: &Client, job: &Job, request: SliceRequest) -> Result<(), Refusal> {
     let ask = CreateSlice {
         request,
-        command: Vec::new(),
-        emulated: None,
-        visible: None,
-        inside: None,
         lasting: true,
-        attended: false,
-        container_within_ms: None,
-        pods: Vec::new(),
         for_job: Some(ForJob {
             uid: job.uid,
             job: job.record(),
         }),
-        dry_run: false,
+        ..CreateSlice::default()
     };
     let slice = agent.create(&ask).map_err(Refusal::of)?.slice;
     if job.owns(&slice) {

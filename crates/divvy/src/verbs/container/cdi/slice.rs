@@ -243,15 +243,13 @@ fn created(
         command: vec!["container".into()],
         emulated: config.text("emulated").map(str::to_owned),
         visible: std::env::var("CUDA_VISIBLE_DEVICES").ok(),
-        inside: None,
         lasting: true,
         attended: wanted.attended,
         container_within_ms: wanted
             .within
             .map(|within| u64::try_from(within.as_millis()).unwrap_or(u64::MAX)),
-        pods: Vec::new(),
-        for_job: None,
         dry_run,
+        ..CreateSlice::default()
     };
     let is_sized = ask.request.memory.is_some();
     let created = client
