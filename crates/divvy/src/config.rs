@@ -413,6 +413,12 @@ impl IntoFault for divvy_model::SelectorError {
     }
 }
 
+impl IntoFault for divvy_model::NoSuchWord {
+    fn into_fault(self) -> Fault {
+        self.into()
+    }
+}
+
 impl IntoFault for String {
     fn into_fault(self) -> Fault {
         Fault::new(Code::Config, self)

@@ -108,6 +108,76 @@ fn words_of_other_tools_say_what_to_type() {
     }
 }
 
+/// A misspelt word, by a flag and by a variable, is told the nearest one. A text that is near none gets the list alone.
+#[test]
+fn a_misspelt_word_says_the_nearest() {
+    let host = Host::new();
+    for (words, status, told) in [
+        (&["run", "--isolation", "enforcd", "true"][..], 125, "`enforced`"),
+        (&["run", "--cap", "hrad", "true"], 125, "`hard`"),
+        (&["run", "--class", "latencie", "true"], 125, "`latency`"),
+        (
+            &["slice", "create", "a", "--policy", "best-efort"],
+            2,
+            "`best-effort`",
+        ),
+        (
+            &[
+                "remote",
+                "serve",
+                "--listen",
+                "127.0.0.1:1",
+                "--isolation",
+                "enforcd",
+            ],
+            2,
+            "`enforced`",
+        ),
+    ] {
+        let (got, said) = host.refused(words);
+        assert_eq!(got, status, "{words:?}: {said}");
+        assert!(
+            said.contains("error[D0001]") && said.contains(&format!("hint: write {told}")),
+            "{words:?}: {said}"
+        );
+    }
+    let mut run = host.divvy(&["run", "true"]);
+    let output = run.env("DIVVY_ISOLATION", "enforcd").output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("error[D0003]")
+            && said.contains("DIVVY_ISOLATION")
+            && said.contains("write `enforced`"),
+        "{said}"
+    );
+    let (_, said) = host.refused(&["run", "--isolation", "strict", "true"]);
+    assert!(
+        said.contains("choose env, cooperative") && !said.contains("hint: "),
+        "{said}"
+    );
+}
+
+/// A hint of sizes can be typed as it stands there.
+#[test]
+fn a_hint_of_sizes_can_be_typed() {
+    let host = Host::new();
+    let (status, said) = host.refused(&["run", "--memory", "99999999PiB", "true"]);
+    assert_eq!(status, 125, "{said}");
+    let most = said
+        .split('`')
+        .rfind(|word| word.ends_with("PiB"))
+        .expect("a size");
+    let plan = host
+        .divvy(&["run", "--dry-run", "--memory", most, "true"])
+        .output();
+    let again = String::from_utf8_lossy(&plan.expect("it starts").stderr).into_owned();
+    // No device has so much, and it is no wrong size.
+    assert!(
+        most != "99999999PiB" && !again.contains("D0002") && again.contains("D00"),
+        "{again}"
+    );
+}
+
 #[test]
 fn the_command_alone_shows_its_help() {
     let output = Host::new().divvy(&[]).output().expect("divvy starts");

@@ -89,8 +89,7 @@ impl Node {
     /// # Errors
     /// [`Code::Config`].
     pub fn isolation(&self) -> Result<Option<Isolation>, Fault> {
-        let read = |word: &String| word.parse().map_err(|why: String| Fault::new(Code::Config, why));
-        self.isolation.as_ref().map(read).transpose()
+        Ok(self.isolation.as_ref().map(|word| word.parse()).transpose()?)
     }
 
     /// The kind of cap.
@@ -98,8 +97,8 @@ impl Node {
     /// # Errors
     /// [`Code::Config`].
     pub fn cap(&self) -> Result<Cap, Fault> {
-        let read = |word: &String| word.parse().map_err(|why: String| Fault::new(Code::Config, why));
-        Ok(self.cap.as_ref().map(read).transpose()?.unwrap_or_default())
+        let cap = self.cap.as_ref().map(|word| word.parse()).transpose()?;
+        Ok(cap.unwrap_or_default())
     }
 }
 

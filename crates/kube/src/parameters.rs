@@ -215,13 +215,17 @@ fn cut(text: &str) -> String {
     plain.take(3 * LONGEST).collect()
 }
 
-fn word<T: FromStr<Err = String>>(field: &str, text: Option<String>) -> Result<Option<T>, Fault> {
+fn word<T>(field: &str, text: Option<String>) -> Result<Option<T>, Fault>
+where
+    T: FromStr,
+    T::Err: std::fmt::Display,
+{
     let Some(text) = text else { return Ok(None) };
     if text.len() > LONGEST {
         return Err(refused(&format!("`{field}` is too long")));
     }
     let read = text.parse().map(Some);
-    read.map_err(|error: String| refused(&format!("{field}: {}", cut(&error))))
+    read.map_err(|error: T::Err| refused(&format!("{field}: {}", cut(&error.to_string()))))
 }
 
 /// `fail`, `wait`, `wait=30s`: how long an allocation waits, in nanoseconds.

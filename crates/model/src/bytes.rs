@@ -47,6 +47,9 @@ pub enum QuantityError {
     /// Larger than 2^64 - 1 bytes, or a share above 100 %.
     #[error("`{0}` is too large")]
     TooLarge(String),
+    /// More decimals than any size has a use for.
+    #[error("`{0}` has more than six decimals")]
+    TooFine(String),
 }
 
 impl QuantityError {
@@ -55,17 +58,28 @@ impl QuantityError {
     pub fn hint(&self) -> String {
         match self {
             Self::NoUnit(text) => {
-                format!("write `{text}GiB`, `{text}MiB`, or a share of the device such as `25%`")
+                // A number of bytes is often too large with another unit.
+                let units = ["GiB", "MiB", "B"].map(|unit| format!("{text}{unit}"));
+                let sizes = units.into_iter().filter(|size| size.parse::<Bytes>().is_ok());
+                let sizes: String = sizes.take(2).map(|size| format!("`{size}`, ")).collect();
+                match sizes.is_empty() {
+                    true => Self::TooLarge(text.clone()).hint(),
+                    false => format!("write {sizes}or a share of the device such as `25%`"),
+                }
             }
             Self::NoPercent(text) => match part_of_one(text) {
                 Some(percent) => {
                     format!("write `{percent}%` for {text} of the device, or `{text}%` if that is meant")
                 }
-                None => format!("write `{text}%`: shares are percentages"),
+                None if share(text, text).is_ok() => format!("write `{text}%`: shares are percentages"),
+                None => "shares are percentages, at most `100%`".into(),
             },
-            Self::TooLarge(_) => "a share is at most `100%`, a size at most 16 EiB".into(),
+            Self::TooLarge(_) => "a share is at most `100%`, a size at most `16383PiB`".into(),
+            Self::TooFine(_) => {
+                "write fewer decimals or a smaller unit: `1.5GiB` and `1536MiB` are the same".into()
+            }
             Self::NotAShare(_) => "shares look like `30%` or `12.5%`".into(),
-            Self::Zero(text) if text.trim().ends_with('%') => "a share is above `0%`, such as `30%`".into(),
+            Self::Zero(text) if text.trim().ends_with('%') => "a share is above zero, such as `30%`".into(),
             Self::UnknownUnit { .. } | Self::NotANumber(_) | Self::Zero(_) => {
                 "sizes look like `4GiB`, `4Gi`, `4096MiB`, `4GB` or `4G` (decimal), or `50%` (of the device)"
                     .into()
@@ -123,8 +137,11 @@ fn split(text: &str) -> Result<(u128, &str), QuantityError> {
     if whole.is_empty() || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
         return Err(not_a_number());
     }
-    if whole.len() > 20 || fraction.len() > 6 {
+    if whole.len() > 20 {
         return Err(QuantityError::TooLarge(text.into()));
+    }
+    if fraction.len() > 6 {
+        return Err(QuantityError::TooFine(text.into()));
     }
     let whole: u128 = whole.parse().map_err(|_| not_a_number())?;
     let fraction: u128 = format!("{fraction:0<6}").parse().map_err(|_| not_a_number())?;
@@ -321,6 +338,41 @@ mod tests {
             "999999999999999999999GiB".parse::<Bytes>(),
             Err(QuantityError::TooLarge(_))
         ));
+    }
+
+    /// Each size and share that a hint quotes can be typed as it stands there.
+    #[test]
+    fn hints_quote_what_can_be_typed() {
+        let mut quoted = 0;
+        for text in [
+            "4096",
+            "18446744073709551615",
+            "99999999999999999999",
+            "99999999PiB",
+            "16384PiB",
+            "101%",
+            "0.12345678GiB",
+            "0.3",
+            "0%",
+            "0GiB",
+            "4 parsecs",
+            "x",
+        ] {
+            let errors = [
+                text.parse::<MemoryAmount>().err(),
+                text.parse::<crate::Compute>().err(),
+            ];
+            for hint in errors.into_iter().flatten().map(|error| error.hint()) {
+                // Every second part stands between quotes.
+                for word in hint.split('`').skip(1).step_by(2) {
+                    assert!(word.parse::<MemoryAmount>().is_ok(), "`{text}`: {hint}");
+                    quoted += 1;
+                }
+            }
+        }
+        assert!(quoted > 20, "{quoted}");
+        let fine = "0.12345678GiB".parse::<Bytes>();
+        assert_eq!(fine, Err(QuantityError::TooFine("0.12345678GiB".into())));
     }
 
     #[test]

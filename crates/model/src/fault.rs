@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Code, QuantityError, SelectorError};
+use crate::{Code, NoSuchWord, QuantityError, SelectorError};
 
 /// A failure with a stable code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +79,16 @@ impl Error for Fault {}
 impl From<QuantityError> for Fault {
     fn from(error: QuantityError) -> Self {
         Self::new(Code::Quantity, error.to_string()).hint(error.hint())
+    }
+}
+
+impl From<NoSuchWord> for Fault {
+    fn from(error: NoSuchWord) -> Self {
+        let hint = error.hint();
+        Self {
+            hint,
+            ..Self::new(Code::Config, error.to_string())
+        }
     }
 }
 

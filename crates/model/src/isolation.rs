@@ -42,7 +42,7 @@ impl Isolation {
 }
 
 words! {
-    Isolation, "isolation":
+    Isolation, "isolation level":
     Env "env", Cooperative "cooperative", Supervised "supervised", Enforced "enforced", Hardware "hardware", Vm "vm"
 }
 

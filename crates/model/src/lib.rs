@@ -36,4 +36,4 @@ pub use slice::{
 };
 pub use terms::{Cap, Class, ComputeTerms, OnOveruse, Policy, SliceTerms, Weight};
 #[doc(hidden)]
-pub use words::no_such_word;
+pub use words::NoSuchWord;

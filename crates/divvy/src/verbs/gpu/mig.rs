@@ -15,6 +15,7 @@ use divvy_model::{Bytes, Code, Fault, MIG_PRODUCTS, MigProduct};
 use serde::Serialize;
 
 use crate::context::{Context, with_timeout};
+use crate::flags::word;
 use crate::output::{self, Format};
 use crate::report::remark;
 
@@ -51,7 +52,7 @@ enum Verb {
   divvy gpu mig list --product a30")]
 struct List {
     /// Also show the resources that a scheduler is offered: none, single or mixed
-    #[arg(long, value_name = "STRATEGY", value_parser = strategy)]
+    #[arg(long, value_name = "STRATEGY", value_parser = word::<Strategy>)]
     strategy: Option<Strategy>,
     /// Show a product's table in the place of this machine: a30, a100-40gb, a100-80gb, h100, h200
     #[arg(long, value_name = "NAME")]
@@ -130,11 +131,6 @@ struct Watch {
     /// Remove instances without asking
     #[arg(long, short)]
     yes: bool,
-}
-
-fn strategy(text: &str) -> Result<Strategy, Fault> {
-    text.parse()
-        .map_err(|message: String| Fault::new(Code::Usage, message))
 }
 
 /// Lists, plans, applies or watches.

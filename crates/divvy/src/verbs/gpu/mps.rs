@@ -4,11 +4,11 @@ use clap::Subcommand;
 use divvy_host::EmulatedTools;
 use divvy_host::mps::{ClientLimits, Mps, TimeSlice, set_time_slice};
 use divvy_host::tool::{HostTools, Tools};
-use divvy_model::{Bytes, Code, Compute, DeviceKind, Fault, Selector};
+use divvy_model::{Bytes, Compute, DeviceKind, Fault, Selector};
 use serde::Serialize;
 
 use crate::context::Context;
-use crate::flags::parse;
+use crate::flags::{parse, word};
 use crate::output;
 
 /// Flags of `divvy gpu mps`.
@@ -67,14 +67,9 @@ enum Verb {
     /// Set how long a process keeps a GPU that several share without MPS: default, short, medium or long
     Timeslice {
         /// The length
-        #[arg(value_name = "LENGTH", value_parser = slice)]
+        #[arg(value_name = "LENGTH", value_parser = word::<TimeSlice>)]
         length: TimeSlice,
     },
-}
-
-fn slice(text: &str) -> Result<TimeSlice, Fault> {
-    text.parse()
-        .map_err(|message: String| Fault::new(Code::Usage, message))
 }
 
 #[derive(Serialize)]
