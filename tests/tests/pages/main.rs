@@ -31,6 +31,7 @@ pages! {
     emulated_device "docs/emulated-device.md"
     students "docs/one-card-thirty-students.md"
     mig "docs/mig.md"
+    enforced "docs/enforced.md"
     dividing "docs/dividing.md"
     troubleshooting "docs/troubleshooting.md"
     readme "README.md"
