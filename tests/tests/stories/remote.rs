@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use divvy_tests::build::binaries;
-use divvy_tests::clients::{probe, python, python_example, rust_client};
+use divvy_tests::clients::{probe, python, python_example, rust_client, system_python};
 use divvy_tests::host::{Host, finish, succeeded};
 use divvy_tests::tenant::Tenant;
 use divvy_tests::{processes, wait};
@@ -189,4 +189,87 @@ fn without_a_worker_there_is_no_device() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("DEVICE_UNAVAILABLE"), "{said}");
+}
+
+/// Copies to the device and back, as each line says: from what memory, and how many bytes.
+const COPIES: &str = r"
+import ctypes as c, json, os, sys
+cuda, context, device = c.CDLL('libcuda.so.1'), c.c_void_p(), c.c_uint64()
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+def need(code):
+    if code: raise SystemExit(f'CUDA error {code}')
+need(cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(c.byref(context), 0) or cuda.cuCtxSetCurrent(context))
+need(cuda.cuMemAlloc_v2(c.byref(device), c.c_size_t(1 << 20)))
+def memory(kind, size):
+    if kind in ('message', 'staged'):
+        return c.create_string_buffer(size)
+    # More than a worker pins is memory that both share, and no more.
+    own = c.c_void_p()
+    need(cuda.cuMemHostAlloc(c.byref(own), c.c_size_t(size if kind == 'pinned' else 17 << 30), 0))
+    return (c.c_char * size).from_address(own.value)
+say(pid=os.getpid())
+for line in sys.stdin:
+    kind, size = line.split()
+    buffer, pattern = memory(kind, int(size)), os.urandom(int(size))
+    c.memmove(buffer, pattern, len(pattern))
+    need(cuda.cuMemcpyHtoD_v2(device, buffer, c.c_size_t(len(pattern))))
+    c.memset(buffer, 0, len(pattern))
+    need(cuda.cuMemcpyDtoH_v2(buffer, device, c.c_size_t(len(pattern))))
+    say(right=bytes(buffer)[:len(pattern)] == pattern)
+";
+
+/// The metrics that follow the bytes of each path of copies, and how often a byte was copied on average.
+#[test]
+fn copies_are_in_the_metrics_by_their_path() {
+    let Some(python) = system_python() else { return };
+    let worker = Worker::start("1GiB");
+    let mut program = worker.program(python);
+    program.args(["-c", COPIES]);
+    let mut program = Tenant::start(program);
+    let figure = |name: &str| -> Option<f64> {
+        let metrics = worker.host.get("/metrics");
+        let line = metrics.lines().find(|line| {
+            let is_comment = line.starts_with('#');
+            !is_comment && name.split(' ').all(|part| line.contains(part))
+        })?;
+        line.rsplit_once(' ')?.1.parse().ok()
+    };
+    assert_eq!(
+        figure("divvy_slice_copied_bytes_total"),
+        None,
+        "nothing was copied yet"
+    );
+    let (mut bytes, mut copies) = (0.0, 0.0);
+    let paths = [
+        ("message", 1000_u32, 4.0),
+        ("staged", 1_000_000, 2.0),
+        ("shared", 500_000, 1.0),
+        ("pinned", 900_000, 0.0),
+    ];
+    let mut expected = [
+        ("message", 0.0),
+        ("staged", 0.0),
+        ("shared", 0.0),
+        ("pinned", 0.0),
+    ];
+    for (at, (path, size, each)) in paths.into_iter().enumerate() {
+        let said = program.ask(&format!("{path} {size}"));
+        assert_eq!(said["right"], true, "{path}: {said}");
+        // There and back.
+        let moved = 2.0 * f64::from(size);
+        expected[at].1 = moved;
+        bytes += moved;
+        copies += moved * each;
+        wait::until(&format!("the metrics have {path}"), || {
+            (figure(&format!("divvy_slice_copied_bytes_total path=\"{path}\"")) == Some(moved)).then_some(())
+        });
+        for (path, moved) in expected {
+            let counted = figure(&format!("divvy_slice_copied_bytes_total path=\"{path}\""));
+            assert_eq!(counted, Some(moved), "{path}");
+        }
+        let average = figure("divvy_slice_copies_per_byte").expect("a figure");
+        assert!((average - copies / bytes).abs() < 1e-9, "{path}: {average}");
+    }
+    assert!(program.end().success());
 }
