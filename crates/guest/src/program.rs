@@ -101,8 +101,12 @@ impl Program {
                 let _heard = say.send(word);
                 ring(&wake);
             };
-            while let Ok(Some(Heard::Channel(channel))) = handshake::heard(own.as_fd()) {
-                tell(Said::Channel(connection, channel));
+            loop {
+                match handshake::heard(own.as_fd()) {
+                    Ok(Some(Heard::Begin)) => {}
+                    Ok(Some(Heard::Channel(channel))) => tell(Said::Channel(connection, channel)),
+                    _ => break,
+                }
             }
             tell(Said::Ended(connection));
             let _let_go = let_go.recv();

@@ -302,6 +302,7 @@ impl<L: FnMut(Event)> Relay<L> {
             None,
         )?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(&self.worker)?)?;
+        handshake::begin(socket.as_fd())?;
         Ok(socket)
     }
 

@@ -75,6 +75,7 @@ fn work(socket: &OwnedFd) {
     handshake::greet(socket.as_fd(), fd.as_fd(), None).expect("sent");
     while let Ok(Some(heard)) = handshake::heard(socket.as_fd()) {
         match heard {
+            Heard::Begin => {}
             Heard::Ask => handshake::report(socket.as_fd(), TRAFFIC).expect("sent"),
             Heard::Memory(memory, part) => {
                 let shape = Shape::within(part.bytes, 1 << 16).expect("it has room");

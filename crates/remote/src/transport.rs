@@ -23,6 +23,8 @@ pub enum NotOpened {
     Lost,
     /// The server serves no more threads of this program at once.
     Full,
+    /// The server serves no more programs at once.
+    Busy,
 }
 
 impl From<Lost> for NotOpened {

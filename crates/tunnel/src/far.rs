@@ -1,13 +1,14 @@
 //! The server's relay: it takes connections of clients, and carries their messages to workers on this host.
 //!
 //! It has no device. What it may do is what its user may do with the agent. A client is served once it has shown a
-//! certificate of the authority that counts; until then it gets a thread, ten seconds and no answer.
+//! certificate of the authority that counts; until then it gets a thread, ten seconds and no answer, and its host has so many of
+//! these at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,14 +22,13 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::allowance::Allowance;
 use crate::certificate::Authority;
+use crate::newcomers::{Newcomer, Newcomers};
 use crate::talk::{Answer, Ask, Greeting, Wanted, Word, hear, say};
 use crate::tls::{self, GONE, Tls};
 use crate::{MESSAGE, talk};
 
 /// Connections of invited clients at once: each has a thread.
 const MOST_CONNECTIONS: usize = 1024;
-/// Connections at once that have shown no certificate that counts.
-const MOST_NEWCOMERS: usize = 128;
 /// Connections of one client at once, of all its slices.
 const MOST_OF_CLIENT: usize = 256;
 /// Slices of one client at once.
@@ -83,7 +83,9 @@ struct Relay {
     authority: Authority,
     host: Box<dyn Host>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    newcomers: AtomicUsize,
+    newcomers: Arc<Newcomers>,
+    /// It was said that a connection was closed for want of a place.
+    is_full_told: AtomicBool,
     clients: Mutex<HashMap<String, usize>>,
     slices: Mutex<HashMap<String, usize>>,
 }
@@ -201,7 +203,8 @@ pub fn serve(
         authority,
         host,
         sessions: Mutex::default(),
-        newcomers: AtomicUsize::new(0),
+        newcomers: Arc::default(),
+        is_full_told: AtomicBool::new(false),
         clients: Mutex::default(),
         slices: Mutex::default(),
     });
@@ -215,10 +218,15 @@ pub fn serve(
                 continue;
             }
         };
-        let newcomer = Newcomer::new(&relay);
-        if relay.newcomers.load(Ordering::Acquire) > MOST_NEWCOMERS {
+        let Some(newcomer) = relay.newcomers.take(peer.ip()) else {
+            // Once: anyone who reaches the port makes this as often as they want.
+            if !relay.is_full_told.swap(true, Ordering::Relaxed) {
+                relay.host.log(&format!(
+                    "{peer}: closed, since too many connections have shown no certificate yet. No more is said of such"
+                ));
+            }
             continue;
-        }
+        };
         let serving = Arc::clone(&relay);
         // Without a thread the connection ends.
         let _started = std::thread::Builder::new()
@@ -236,22 +244,6 @@ fn is_fatal(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
     )
-}
-
-/// A connection that has shown no certificate that counts.
-struct Newcomer(Arc<Relay>);
-
-impl Newcomer {
-    fn new(relay: &Arc<Relay>) -> Self {
-        relay.newcomers.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(relay))
-    }
-}
-
-impl Drop for Newcomer {
-    fn drop(&mut self) {
-        self.0.newcomers.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// One of a client's connections, or of its slices, in their counts by the clients' names.

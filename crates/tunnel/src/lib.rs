@@ -23,6 +23,7 @@ pub mod allowance;
 pub mod certificate;
 pub mod far;
 pub mod near;
+mod newcomers;
 pub mod talk;
 pub mod tls;
 

@@ -318,8 +318,10 @@ impl Shared {
         handshake::greet(program.socket.as_fd(), fd.as_fd(), None)?;
         drop(fd);
         while let Some(heard) = handshake::heard(program.socket.as_fd())? {
-            let Heard::Channel(channel) = heard else {
-                return Err(Errno::PROTO);
+            let channel = match heard {
+                Heard::Begin => continue,
+                Heard::Channel(channel) => channel,
+                _ => return Err(Errno::PROTO),
             };
             let look = Arc::clone(program);
             let peer = Peer::new(Futex, move || look.is_open()).with(limits());

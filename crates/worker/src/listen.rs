@@ -8,10 +8,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, bail};
 use divvy_privileged::jail::forbid_tracing;
 use divvy_privileged::workers::{Asks, Door, told, vouched};
+use divvy_remote::local::handshake;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -19,6 +21,7 @@ use rustix::process::{Resource, Rlimit, Signal, getuid, set_parent_process_death
 
 use crate::doors::{admits, identify};
 use crate::ended;
+use crate::newcomers::Newcomers;
 
 /// So many programs are served at once.
 const MOST: usize = 256;
@@ -137,15 +140,34 @@ fn accept_all(
     goes_on: impl Fn() -> bool,
 ) -> anyhow::Result<()> {
     let (calling, asking) = (Arc::new(()), Arc::new(()));
-    let mut told = Told::default();
+    let (mut newcomers, mut told) = (Newcomers::default(), Told::default());
     while goes_on() {
-        let mut ready: Vec<PollFd<'_>> = listeners
-            .iter()
-            .map(|listener| PollFd::from_borrowed_fd(listener.socket.as_fd(), PollFlags::IN))
+        let sockets = listeners.iter().map(|listener| listener.socket.as_fd());
+        let mut ready: Vec<PollFd<'_>> = sockets
+            .chain(newcomers.sockets())
+            .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN))
             .collect();
         match poll(&mut ready, Some(&LOOK)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => bail!("No more programs can be served: {errno}"),
+        }
+        drop(ready);
+        // Before the new ones, which may take the places of those that have begun.
+        for (connection, asks) in newcomers.begun(Instant::now()) {
+            let (served, most) = match asks {
+                Asks::Calls => (&calling, MOST),
+                Asks::Queries => (&asking, MOST_ASKING),
+            };
+            // One more than programs: ours.
+            if Arc::strong_count(served) > most {
+                let _unheard = handshake::refuse(connection.as_fd());
+                told.full(asks, most);
+                continue;
+            }
+            // The program sees that its connection is closed.
+            if let Err(error) = serve(connection, asks, variables, Arc::clone(served)) {
+                told.tell(&error);
+            }
         }
         for listener in listeners {
             let connection = match rustix::net::accept_with(&listener.socket, SocketFlags::CLOEXEC) {
@@ -158,22 +180,10 @@ fn accept_all(
                 }
                 Err(errno) => bail!("No more programs can be served: {errno}"),
             };
-            let (served, most) = match listener.asks {
-                Asks::Calls => (&calling, MOST),
-                Asks::Queries => (&asking, MOST_ASKING),
-            };
-            // One more than programs: ours.
-            if Arc::strong_count(served) > most {
-                continue;
-            }
-            let outcome = match admits(&listener.door, connection.as_fd()) {
-                Ok(false) => continue,
-                Ok(true) => serve(connection, listener.asks, variables, Arc::clone(served)),
-                Err(not_shown) => Err(not_shown.into()),
-            };
-            // The program sees that its connection is closed.
-            if let Err(error) = outcome {
-                told.tell(&error);
+            match admits(&listener.door, connection.as_fd()) {
+                Ok(false) => {}
+                Ok(true) => newcomers.add(connection, listener.asks, Instant::now()),
+                Err(not_shown) => told.tell(&not_shown.into()),
             }
         }
     }
@@ -182,20 +192,35 @@ fn accept_all(
 
 /// What was said of programs that are not served.
 #[derive(Default)]
-struct Told(u32);
+struct Told {
+    faults: u32,
+    is_full: bool,
+}
 
 impl Told {
     /// So often, and no more: a program that connects again and again fills no log.
     const MOST: u32 = 20;
 
     fn tell(&mut self, error: &anyhow::Error) {
-        self.0 = self.0.saturating_add(1);
-        if self.0 <= Self::MOST {
+        self.faults = self.faults.saturating_add(1);
+        if self.faults <= Self::MOST {
             eprintln!("divvy-worker: a program is not served: {error:#}");
         }
-        if self.0 == Self::MOST {
+        if self.faults == Self::MOST {
             eprintln!("divvy-worker: no more is said of programs that are not served");
         }
+    }
+
+    /// Once: the slice's programs make this as often as they want.
+    fn full(&mut self, asks: Asks, most: usize) {
+        if std::mem::replace(&mut self.is_full, true) {
+            return;
+        }
+        let have = match asks {
+            Asks::Calls => "programs of this slice have a worker",
+            Asks::Queries => "programs of this slice ask NVML",
+        };
+        eprintln!("divvy-worker: a program is not served: {most} {have}, and no more may. One that ends makes room");
     }
 }
 

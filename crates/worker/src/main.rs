@@ -3,7 +3,7 @@
 //! Under `--isolation enforced` root starts it as `divvy-worker --slice ID`, as a user that no other slice has.
 //! `divvy-worker SOCKET` is the same without a boundary: it listens at the socket for programs of its own user.
 //!
-//! It starts itself again for each program that connects: `divvy-worker --serve PID:START`, with the connection as its
+//! It starts itself again for each program that connects and says that it begins: `divvy-worker --serve PID:START`, with the connection as its
 //! standard input. The argument names the program, by what the kernel says of the connection. That process opens the
 //! device, locks itself up, and makes the program's CUDA calls, through the limiter, over the driver below. Its environment is a tenant's: `DIVVY_SLICE`, `DIVVY_DRIVER`.
 //!
@@ -12,6 +12,7 @@
 mod doors;
 mod ended;
 mod listen;
+mod newcomers;
 mod programs;
 
 use std::os::fd::BorrowedFd;

@@ -31,6 +31,12 @@ pub fn tell(told: Told) {
              most, under --isolation enforced. A thread that ends makes room"
                 .to_owned(),
         ),
+        Told::Busy => (
+            " ",
+            "CUDA calls answer CUDA_ERROR_DEVICE_UNAVAILABLE: as many programs of this slice as may have a worker have one. \
+             A program that ends makes room"
+                .to_owned(),
+        ),
     };
     let is_new = TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
     if is_new {

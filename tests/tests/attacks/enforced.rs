@@ -458,6 +458,7 @@ def connect():
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     s.settimeout(60)
     s.connect(os.environ['DIVVY_REMOTE'])
+    s.send(b'!')
     greeting, control, _, _ = s.recvmsg(64, socket.CMSG_SPACE(4))
     return s, array.array('i', control[0][2])[0]
 s, region = connect()

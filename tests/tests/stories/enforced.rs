@@ -93,6 +93,7 @@ import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 try:
     s.connect(sys.argv[1])
+    s.send(b'!')
     print('served' if s.recv(64) else 'refused')
 except OSError as error:
     print('refused', error)
@@ -327,6 +328,7 @@ def connect():
     # Without a time limit a full queue of connections is waited for.
     s.connect(path)
     s.settimeout(60)
+    s.send(b'!')
     return s
 said = {'total': memory(), 'answered': 0, 'closed': 0}
 random.seed(7)
@@ -345,7 +347,9 @@ for at in range(400):
         s.close(); s = connect(); s.recv(64)
 s.close()
 many = [connect() for _ in range(80)]
-said['greeted'] = sum(1 for s in many if s.recv(64))
+heard = [s.recv(64) for s in many]
+said['greeted'] = sum(word.startswith(b'divvynvm') for word in heard)
+said['refused'] = heard.count(b'full')
 said['beside'] = memory()
 print(json.dumps(said))
 ";
@@ -377,6 +381,7 @@ fn queries_are_answered_for_the_slice_and_a_forger_of_queries_does_no_harm() {
     // What no version of ours could have sent ends a connection, and an unknown query is answered.
     assert!(number("answered") > 100, "{said}");
     assert!((40..=64).contains(&number("greeted")), "{said}");
+    assert_eq!(number("greeted") + number("refused"), 80, "{said}");
     gone(&system, "asks");
     assert_eq!(Workers::of(&system, "second").serving(), before);
     assert!(second.copies());
@@ -404,6 +409,121 @@ fn queries_are_answered_for_the_slice_and_a_forger_of_queries_does_no_harm() {
     stays.wait().expect("it ends");
     gone(&system, "stays");
     workers.are_gone(&serving);
+    system.holds();
+}
+
+/// Connects many times, to both sockets, and keeps all. A line says what they do next, as far as they are still open.
+const IDLE: &str = r"
+import json, os, socket, sys
+paths = [os.environ['DIVVY_REMOTE'], os.path.join(os.path.dirname(os.environ['DIVVY_REMOTE']), 'nvml.sock')]
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+def connect(path):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Without a time limit a full queue of connections is waited for.
+    s.connect(path)
+    s.settimeout(60)
+    return s
+def hear(s):
+    try: return s.recv(64)
+    except OSError: return b''
+say(pid=os.getpid())
+kept = []
+for line in sys.stdin:
+    what, count = line.split()
+    count = int(count)
+    if what == 'connect':
+        kept = [connect(path) for _ in range(count) for path in paths]
+        say(connected=len(kept))
+    elif what == 'shout':
+        # What begins with another word is closed, whatever follows.
+        for s in kept:
+            try: s.send(b'G')
+            except OSError: pass
+        say(closed=sum(hear(s) == b'' for s in kept))
+    elif what == 'begin':
+        kept = [connect(paths[0]) for _ in range(count)]
+        for s in kept: s.send(b'!')
+        heard = [hear(s) for s in kept]
+        say(greeted=sum(word.startswith(b'divvywrk') for word in heard), refused=heard.count(b'full'))
+    elif what == 'trickle':
+        for s in kept:
+            try: s.send(b'G')
+            except OSError: pass
+        say(closed=sum(hear(s) == b'' for s in kept))
+";
+
+/// How many connections say nothing: the long form is asked for.
+fn idle() -> u64 {
+    let asked = std::env::var("DIVVY_TEST_IDLE").ok();
+    asked.and_then(|count| count.parse().ok()).unwrap_or(120)
+}
+
+/// Connections that say nothing cost no process and keep no program of their own slice out. What says a wrong word has none either,
+/// and what only begins has one for as long as it keeps to the protocol.
+#[test]
+fn connections_that_say_nothing_cost_no_worker() {
+    let Some(system) = System::new() else { return };
+    if system_python().is_none() {
+        return;
+    }
+    let alice = &system.users.alice;
+    let words = [
+        "slice",
+        "create",
+        "--isolation",
+        "enforced",
+        "idle",
+        "--memory",
+        "1GiB",
+    ];
+    succeeded(&finish(&mut system.divvy_as(alice, words)));
+    let inside = || system.divvy_as(alice, ["run", "--slice", "idle", "--"]);
+    let mut command = inside();
+    command.args([
+        "sh",
+        "-c",
+        "ulimit -n $(ulimit -Hn); exec \"$@\"",
+        "sh",
+        "python3",
+        "-c",
+        IDLE,
+    ]);
+    let mut crowd = Tenant::start(command);
+    let workers = Workers::of(&system, "idle");
+    let before = processes::descriptors(workers.listener);
+
+    let connected = crowd.ask(&format!("connect {}", idle()));
+    assert_eq!(connected["connected"], 2 * idle());
+    // It connected behind them, so they have been taken. They are fewer than came: the oldest are closed.
+    let mut command = inside();
+    command.arg(system.program("probe"));
+    let mut honest = Tenant::start(command);
+    assert_eq!(honest.allocate(MIB), Ok(()));
+    let serving = workers.serving();
+    assert_eq!(serving.len(), 1, "{serving:?}");
+    let held = processes::descriptors(workers.listener);
+    assert!(held <= before + 134, "{before}, then {held}");
+
+    assert_eq!(crowd.ask("shout 0")["closed"], 2 * idle());
+    assert_eq!(workers.serving(), serving);
+
+    // So many begin. Each has a worker, up to what a slice may have; with a word that is none it has ended.
+    let begin = idle() / 10;
+    crowd.tell(&format!("begin {begin}"));
+    let begun = crowd.answer_within(Duration::from_secs(120));
+    let number = |of: &Value, name: &str| of[name].as_u64().expect("a number");
+    assert_eq!(number(&begun, "greeted"), begin.min(255), "{begun}");
+    assert_eq!(number(&begun, "refused"), begin - begin.min(255), "{begun}");
+    assert_eq!(crowd.ask("trickle 0")["closed"], begin);
+    wait::until("their workers are gone", || {
+        (processes::tree(workers.listener).len() == 2).then_some(())
+    });
+    assert!(honest.copies());
+    drop((crowd, honest));
+    let delete = ["slice", "delete", "idle", "--yes"];
+    succeeded(&finish(&mut system.divvy_as(alice, delete)));
+    gone(&system, "idle");
     system.holds();
 }
 

@@ -67,6 +67,8 @@ pub enum Told {
     /// A thread's call answers `CUDA_ERROR_OUT_OF_MEMORY`: as many threads of the program make calls as the server
     /// serves. It is told once.
     Full,
+    /// This program's calls answer `CUDA_ERROR_DEVICE_UNAVAILABLE`: as many programs as may have a worker have one.
+    Busy,
 }
 
 static CLIENT: OnceLock<Client> = OnceLock::new();

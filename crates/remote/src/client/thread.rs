@@ -108,7 +108,14 @@ fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) ->
         if thread.is_none() {
             *thread = Some(open().map_err(|refused| match refused {
                 NotOpened::Lost => gone(),
-                NotOpened::Full => full(),
+                NotOpened::Full => {
+                    tell(Told::Full);
+                    CUDA_ERROR_OUT_OF_MEMORY
+                }
+                NotOpened::Busy => {
+                    tell(Told::Busy);
+                    gone()
+                }
             })?);
         }
         let open = thread.as_mut().filter(|thread| !thread.lost);
@@ -124,16 +131,15 @@ fn with_at_any_time<R>(body: impl FnOnce(&mut Thread) -> Result<R, CUresult>) ->
     }
 }
 
-/// More threads make calls than the server has threads for. The others go on, and so does the program.
+/// Tells once that no more is served. What is served goes on, and so does the program.
 #[cold]
-fn full() -> CUresult {
+fn tell(what: Told) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if let Some(client) = client()
         && !TOLD.swap(true, Ordering::Relaxed)
     {
-        (client.told)(Told::Full);
+        (client.told)(what);
     }
-    CUDA_ERROR_OUT_OF_MEMORY
 }
 
 fn open() -> Result<Thread, NotOpened> {

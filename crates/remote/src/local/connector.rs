@@ -127,6 +127,7 @@ impl LocalConnector {
     fn greeted(socket: OwnedFd) -> Result<Connection, Errno> {
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(GREETING_TIME))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(GREETING_TIME))?;
+        handshake::begin(socket.as_fd())?;
         let (region, at) = handshake::greeted(socket.as_fd())?;
         let backing = at.map_or(Backing::Sealed, Backing::File);
         let region = Region::attach(region.as_fd(), backing).map_err(|_| Errno::PROTO)?;
@@ -140,7 +141,10 @@ impl LocalConnector {
 
 impl Connector for LocalConnector {
     fn open(&self, _thread: u32) -> Result<Box<dyn Transport>, NotOpened> {
-        let connection = self.connection().map_err(|_| Lost)?;
+        let connection = self.connection().map_err(|errno| match errno {
+            Errno::BUSY => NotOpened::Busy,
+            _ => NotOpened::Lost,
+        })?;
         let mut tries = 0;
         let client = loop {
             let look = Arc::clone(&connection);

@@ -1,6 +1,7 @@
 //! What goes over the socket between a program and its worker.
 //!
-//! The worker greets with the region's descriptor. Then the program says the number of each channel that it uses. What
+//! The program says that it begins: only then a worker is started for it. The worker greets with the region's descriptor.
+//! Then the program says the number of each channel that it uses. What
 //! stands between a virtual machine and the worker says two things more: it brings memory in the place of the worker's,
 //! before any channel, and it asks how many bytes were copied.
 
@@ -18,7 +19,11 @@ use rustix::net::{
 use crate::server::Traffic;
 
 /// The first bytes of a greeting, and the version of this handshake.
-const GREETING: [u8; 12] = *b"divvywrk\x01\0\0\0";
+const GREETING: [u8; 12] = *b"divvywrk\x02\0\0\0";
+/// What stands in a greeting's place where as many programs have a worker as may have one.
+const FULL: [u8; 4] = *b"full";
+/// The program's first word: it has a call to make.
+const BEGIN: u8 = b'!';
 /// The question for [`Traffic`].
 const ASK: u8 = b'?';
 
@@ -36,6 +41,8 @@ pub struct Part {
 /// What a worker hears.
 #[derive(Debug)]
 pub enum Heard {
+    /// The program's first word, where no listener has taken it.
+    Begin,
     /// A thread of the program uses this channel.
     Channel(u32),
     /// The region is to lie in this part of this memory file.
@@ -108,6 +115,60 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(number)
 }
 
+/// Says that the program has a call to make. Does not wait: the word has room in a new socket.
+///
+/// # Errors
+/// The system's reason.
+pub fn begin(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::net::send(socket, &[BEGIN], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+}
+
+/// Whether this message is [`begin`]'s.
+#[must_use]
+pub fn is_begin(message: &[u8]) -> bool {
+    message == [BEGIN]
+}
+
+/// What a program that connected has said so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Nothing.
+    Silent,
+    /// [`begin`].
+    Begun,
+    /// Something else, or it has closed its socket.
+    Other,
+}
+
+/// The first word of a program, for a listener that waits for many of them. Takes the word from the socket, and does not wait.
+#[must_use]
+pub fn first(socket: BorrowedFd<'_>) -> First {
+    // One byte more than the word has: a longer message shows by it.
+    let mut word = [0; 2];
+    loop {
+        return match rustix::net::recv(socket, &mut word[..], RecvFlags::DONTWAIT) {
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => First::Silent,
+            Ok((length, _)) if is_begin(&word[..length]) && is_open(socket) => First::Begun,
+            _ => First::Other,
+        };
+    }
+}
+
+/// Whether this message is [`refuse`]'s.
+#[must_use]
+pub fn is_refusal(message: &[u8]) -> bool {
+    message == FULL
+}
+
+/// Tells a program that no more programs are served.
+///
+/// # Errors
+/// The system's reason.
+pub fn refuse(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::net::send(socket, &FULL, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+}
+
 /// Greets a program, and gives it the region: a file of its own, or what begins at byte `at` of a file.
 ///
 /// # Errors
@@ -121,10 +182,12 @@ pub fn greet(socket: BorrowedFd<'_>, region: BorrowedFd<'_>, at: Option<u64>) ->
 /// Takes the region from a worker's greeting, and where it begins if it is a part of the file.
 ///
 /// # Errors
-/// `EPROTO` for what is no greeting of this version; else the system's reason, as where none came in time.
+/// `EBUSY` where no more programs are served; `EPROTO` for what is no greeting of this version; else the system's reason, as
+/// where none came in time.
 pub fn greeted(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<u64>), Errno> {
     let received = receive::<20>(socket)?.ok_or(Errno::PROTO)?;
     let at = match received.length {
+        length if is_refusal(&received.bytes[..length]) => return Err(Errno::BUSY),
         12 => None,
         20 => Some(number(&received.bytes[12..])),
         _ => return Err(Errno::PROTO),
@@ -219,6 +282,7 @@ pub fn heard(socket: BorrowedFd<'_>) -> Result<Option<Heard>, Errno> {
     let bytes = received.bytes;
     match (received.length, received.descriptor) {
         (1, None) if bytes[0] == ASK => Ok(Some(Heard::Ask)),
+        (1, None) if bytes[0] == BEGIN => Ok(Some(Heard::Begin)),
         (4, None) => Ok(Some(Heard::Channel(u32::from_le_bytes([
             bytes[0], bytes[1], bytes[2], bytes[3],
         ])))),
@@ -285,12 +349,33 @@ mod tests {
             bytes: 1 << 20,
             pinned: 3,
         };
+        refuse(worker).expect("sent");
+        assert_eq!(greeted(program).map(|_| ()), Err(Errno::BUSY));
+        begin(program).expect("sent");
+        assert!(matches!(heard(worker), Ok(Some(Heard::Begin))));
         announce(program, 63).expect("sent");
         bring(program, file.as_fd(), part).expect("sent");
         ask(program).expect("sent");
         assert!(matches!(heard(worker), Ok(Some(Heard::Channel(63)))));
         assert!(matches!(heard(worker), Ok(Some(Heard::Memory(_, brought))) if brought == part));
         assert!(matches!(heard(worker), Ok(Some(Heard::Ask))));
+    }
+
+    /// A listener takes the first word without waiting. What else a program says first, and one that is gone, is told apart.
+    #[test]
+    fn the_first_word_is_taken_by_the_listener() {
+        let (program, worker) = pair();
+        assert_eq!(first(worker.as_fd()), First::Silent);
+        begin(program.as_fd()).expect("sent");
+        assert_eq!(first(worker.as_fd()), First::Begun);
+        assert_eq!(first(worker.as_fd()), First::Silent, "the word was taken");
+        for other in [&[BEGIN, BEGIN][..], b"?", b"\0\0\0\0", &[0; 4000]] {
+            send(program.as_fd(), other, None).expect("sent");
+            assert_eq!(first(worker.as_fd()), First::Other, "{other:?}");
+        }
+        begin(program.as_fd()).expect("sent");
+        drop(program);
+        assert_eq!(first(worker.as_fd()), First::Other, "it has gone");
     }
 
     /// Words of another length, or with a descriptor too many or too few, are none.

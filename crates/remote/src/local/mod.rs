@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! program                           worker
-//!    │ connect ─────────────────────> │ a process for this program alone
+//!    │ connect, begins ─────────────> │ a process for this program alone
 //!    │ <──────── greeting, the region │
 //!    │ channel 0 ───────────────────> │ a thread for this channel
 //!    │ ═══ messages, by the ring ════ │

@@ -45,6 +45,9 @@ impl Connection {
         let socket = Self::open().map_err(|_| NVML_ERROR_DRIVER_NOT_LOADED)?;
         let mut greeting = [0; 64];
         let length = receive(&socket, &mut greeting).map_err(|_| NVML_ERROR_DRIVER_NOT_LOADED)?;
+        if crate::local::handshake::is_refusal(&greeting[..length]) {
+            return Err(NVML_ERROR_DRIVER_NOT_LOADED);
+        }
         let code = wire::greeted(&greeting[..length]).map_err(|_| NVML_ERROR_LIB_RM_VERSION_MISMATCH)?;
         if code != NVML_SUCCESS {
             return Err(code);
@@ -65,6 +68,7 @@ impl Connection {
             sockopt::set_socket_timeout(&socket, timeout, Some(LIMIT))?;
         }
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        crate::local::handshake::begin(socket.as_fd())?;
         Ok(socket)
     }
 

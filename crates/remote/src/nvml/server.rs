@@ -109,6 +109,10 @@ impl Server {
             if received == 0 {
                 return Ok(());
             }
+            // The first word, where no listener has taken it.
+            if crate::local::handshake::is_begin(&message[..received]) {
+                continue;
+            }
             let length = self
                 .answer(&message[..received], &mut answer)
                 .map_err(|_| Errno::PROTO)?;

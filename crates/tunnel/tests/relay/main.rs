@@ -563,4 +563,24 @@ fn others_do_not_keep_the_server_from_its_clients() {
         silent.push(stream);
     }
     assert!(devices(&site.address, &site.invite()).is_ok());
+
+    // More than one host has places for, from another address than the client's. Those beyond are closed.
+    let server: SocketAddr = site.address.parse().unwrap();
+    let other = SocketAddr::from(([127, 0, 0, 2], 0));
+    let mut crowd: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+            let socket = rustix::net::socket_with(AddressFamily::INET, kind, flags, None).unwrap();
+            rustix::net::bind(&socket, &other).unwrap();
+            rustix::net::connect(&socket, &server).unwrap();
+            TcpStream::from(socket)
+        })
+        .collect();
+    until(|| {
+        crowd.iter_mut().any(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            matches!(stream.read(&mut [0]), Ok(0))
+        })
+    });
+    assert!(devices(&site.address, &site.invite()).is_ok());
 }
