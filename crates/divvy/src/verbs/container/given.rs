@@ -126,8 +126,8 @@ fn not_admitted(slice: &SliceRecord, namespace: Option<&str>) -> Fault {
             format!("slice `{name}` was not made for containers to join"),
         )
         .hint(format!(
-            "`divvy slice create {name} --memory {} --pods` lets them in; {again}",
-            slice.shares.first.memory_limit_bytes
+            "`divvy slice create {name} --memory {}B --pods` lets them in; {again}",
+            slice.shares.first.memory_limit_bytes.0
         )),
         (false, None) => Fault::new(
             Code::NotAllowed,
@@ -203,16 +203,29 @@ fn wanted(request: &mut Request) -> Result<Wanted, Fault> {
 mod tests {
     use super::*;
 
+    fn slice(name: &str, uid: u32) -> SliceRecord {
+        serde_json::from_value(serde_json::json!({
+            "id": format!("{uid:08x}"), "name": name, "uid": uid, "device_uuid": "GPU-1", "memory_limit_bytes": 1,
+            "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict",
+            "created_at": "2026-01-01T00:00:00Z", "state": "running", "context_bytes": 0, "command": [], "processes": [],
+        }))
+        .expect("a record")
+    }
+
+    /// A size with a space in it would be two words of a shell.
+    #[test]
+    fn the_command_of_a_hint_can_be_typed() {
+        let mut small = slice("train", 1000);
+        small.shares.first.memory_limit_bytes = divvy_model::Bytes(8 << 30);
+        let hint = not_admitted(&small, None).hint.expect("a hint");
+        let command = hint.split('`').nth(1).expect("a command");
+        let size = command.split(' ').skip_while(|word| *word != "--memory").nth(1);
+        let size = size.expect("a size").parse::<divvy_model::Bytes>();
+        assert_eq!(size, Ok(divvy_model::Bytes(8 << 30)), "{hint}");
+    }
+
     #[test]
     fn another_users_slice_of_the_name_is_not_ours() {
-        let slice = |name: &str, uid: u32| -> SliceRecord {
-            serde_json::from_value(serde_json::json!({
-                "id": format!("{uid:08x}"), "name": name, "uid": uid, "device_uuid": "GPU-1", "memory_limit_bytes": 1,
-                "memory_used_bytes": 0, "isolation": "cooperative", "policy": "strict",
-                "created_at": "2026-01-01T00:00:00Z", "state": "running", "context_bytes": 0, "command": [], "processes": [],
-            }))
-            .expect("a record")
-        };
         let all = || {
             vec![
                 slice("train", 1000),
