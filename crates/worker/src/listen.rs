@@ -220,7 +220,9 @@ impl Told {
             Asks::Calls => "programs of this slice have a worker",
             Asks::Queries => "programs of this slice ask NVML",
         };
-        eprintln!("divvy-worker: a program is not served: {most} {have}, and no more may. One that ends makes room");
+        eprintln!(
+            "divvy-worker: a program is not served: {most} {have}, and no more may. One that ends makes room"
+        );
     }
 }
 
