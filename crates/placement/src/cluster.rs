@@ -168,6 +168,8 @@ pub struct Node {
     pub memory: u64,
     /// How many pods it may have; 0 for not known.
     pub pods: u64,
+    /// How much it has of all else that pods ask for by name, such as `nvidia.com/gpu` and `ephemeral-storage`; None for not known.
+    pub others: Option<BTreeMap<Arc<str>, u64>>,
     /// Devices, in the order in which the scheduler tries them.
     pub devices: Vec<Device>,
     /// How much each counter has that its devices share.
@@ -266,6 +268,8 @@ pub struct Pod {
     pub cpu: u64,
     /// Memory, in bytes.
     pub memory: u64,
+    /// How much it asks for of all else that nodes have by name, where no DeviceClass gives it.
+    pub others: BTreeMap<Arc<str>, u64>,
     /// Labels that its node has to have.
     pub labels: BTreeMap<String, String>,
     /// Taints that do not matter to it.

@@ -44,8 +44,8 @@ pub struct Plan {
 /// Pods without a place, of one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Pending {
-    /// `devices`: no node has them free. `node`: no node has processors, memory or pods left, or the pod may go to none.
-    /// `pinned`: the pod names its node, so no scheduler allocates its claims.
+    /// `devices`: no node has them free. `resources`: no node has as much left of the extended resources that they ask for. `node`:
+    /// no node has processors, memory or pods left, or the pod may go to none. `pinned`: the pod names its node, so no scheduler allocates its claims.
     pub reason: String,
     /// How many.
     pub count: u64,
@@ -138,6 +138,7 @@ fn pending(cluster: &Cluster, outcome: &Outcome) -> Vec<Pending> {
         let entry = by_reason.entry(one.why).or_insert_with(|| Pending {
             reason: match one.why {
                 Why::Devices => "devices",
+                Why::Resources => "resources",
                 Why::Node => "node",
                 Why::Pinned => "pinned",
             }

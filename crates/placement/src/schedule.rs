@@ -7,6 +7,7 @@
 mod asked;
 mod kinds;
 mod nodes;
+mod why;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub use asked::is_whole;
 use kinds::{Fit, Kinds};
 use nodes::Nodes;
 pub use nodes::Terms;
+pub use why::Why;
 
 /// Where a pod went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,17 +41,6 @@ pub struct Pending {
     pub pod: usize,
     /// Why.
     pub why: Why,
-}
-
-/// Why a pod has no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Why {
-    /// No node that would take it has its devices free.
-    Devices,
-    /// No node that it may go to has the processors, the memory or the pods left.
-    Node,
-    /// Its author chose the node: no scheduler allocates its claims.
-    Pinned,
 }
 
 /// What came of it.
@@ -181,11 +172,10 @@ impl<'a> Run<'a> {
         let asked = Asked::of(self.cluster, pod);
         fits.clear();
         let (start, wanted) = (self.start, self.wanted);
-        let (last, short) = match self.kinds.of(&asked) {
+        let (last, why) = match self.kinds.of(&asked) {
             Some(kind) => {
                 let last = kind.look(&mut self.nodes, &asked, start, wanted, fits);
-                // Where no node fits, one that takes the pod has too few devices.
-                (last, fits.is_empty() && kind.is_admitted(&self.nodes, &asked))
+                (last, fits.is_empty().then(|| kind.why(&self.nodes, &asked)))
             }
             None => look(&mut self.nodes, &asked, start, wanted, fits),
         };
@@ -196,7 +186,7 @@ impl<'a> Run<'a> {
         let chosen = self.best(fits);
         let Some((node, picks)) = chosen.and_then(|node| Some((node, self.nodes.devices(node, &asked)?)))
         else {
-            let why = if short { Why::Devices } else { Why::Node };
+            let why = why.unwrap_or(Why::Devices);
             self.pending.push(Pending { pod: index, why });
             return;
         };
@@ -230,29 +220,32 @@ impl<'a> Run<'a> {
 }
 
 /// A look without memory: nodes that fit, from `start` on and around, until there are `wanted`; where the last of so many is; and
-/// whether devices were what a node was short of.
+/// why none fits.
 fn look(
     nodes: &mut Nodes<'_>,
     asked: &Asked<'_>,
     start: usize,
     wanted: usize,
     fits: &mut Vec<Fit>,
-) -> (Option<usize>, bool) {
-    let mut short = false;
+) -> (Option<usize>, Option<Why>) {
+    let mut why = Why::Node;
     for at in (start..nodes.count()).chain(0..start) {
         if !nodes.admits(at, asked) {
+            if why == Why::Node && nodes.admits_without_others(at, asked) {
+                why = Why::Resources;
+            }
             continue;
         }
         if nodes.devices(at, asked).is_none() {
-            short = true;
+            why = Why::Devices;
             continue;
         }
         fits.push((at, nodes.score(at, asked.pod)));
         if fits.len() >= wanted {
-            return (Some(at), short);
+            return (Some(at), None);
         }
     }
-    (None, short)
+    (None, fits.is_empty().then_some(why))
 }
 
 /// How many nodes that fit the stock scheduler looks for.

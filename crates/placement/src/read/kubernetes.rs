@@ -1,6 +1,8 @@
 //! Kubernetes' objects into the model.
 
-use std::collections::{BTreeMap, HashMap};
+mod resources;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::words::{self, Devices, Object};
@@ -12,6 +14,8 @@ use crate::cluster::{
 
 /// Kubernetes' bound on devices of a claim, and on requests.
 const MOST_DEVICES: u32 = 32;
+/// Resources that nodes and pods have fields for here.
+const OWN_FIELDS: [&str; 3] = ["cpu", "memory", "pods"];
 /// How deep lists may lie in lists.
 const DEEPEST: usize = 4;
 
@@ -74,6 +78,8 @@ struct Builder {
     selectors: HashMap<String, u32>,
     classes: BTreeMap<String, Class>,
     remarks: BTreeMap<String, u64>,
+    /// What waiting pods ask of nodes by name.
+    asked: BTreeSet<Arc<str>>,
 }
 
 /// The cluster that these objects are.
@@ -83,6 +89,8 @@ struct Builder {
 pub fn cluster(objects: Vec<Object>) -> Result<Cluster, String> {
     let mut builder = Builder::default();
     let mut by_kind: HashMap<&'static str, Vec<Object>> = HashMap::new();
+    let mut seen: HashSet<(&'static str, String)> = HashSet::new();
+    let mut again: BTreeMap<&'static str, (String, u64)> = BTreeMap::new();
     for object in objects {
         let kind = match object.kind.as_str() {
             "Node" => "Node",
@@ -96,7 +104,22 @@ pub fn cluster(objects: Vec<Object>) -> Result<Cluster, String> {
                 continue;
             }
         };
+        // What has no name yet gets one of its own from the API server.
+        let name = full_name(&object);
+        if !object.metadata.name.is_empty() && !seen.insert((kind, name.clone())) {
+            again.entry(kind).or_insert((name, 0)).1 += 1;
+            continue;
+        }
         by_kind.entry(kind).or_default().push(object);
+    }
+    drop(seen);
+    for (kind, (name, count)) in again {
+        builder.remark(match count {
+            1 => format!("{kind} {name} is there twice: the first one counts"),
+            _ => {
+                format!("{count} objects of kind {kind} are there again, as {name}: the first of each counts")
+            }
+        });
     }
     let mut of = |kind| by_kind.remove(kind).unwrap_or_default();
     for object in of("DeviceClass") {
@@ -111,6 +134,7 @@ pub fn cluster(objects: Vec<Object>) -> Result<Cluster, String> {
     let pods = of("Pod");
     let known = builder.claims(claims)?;
     builder.pods(pods, &templates, known)?;
+    builder.say_what_no_node_has();
     Ok(builder.done())
 }
 
@@ -209,7 +233,16 @@ impl Builder {
                 let number = has(name).map_err(|error| at(&object, &error))?;
                 Ok(u64::try_from(number).unwrap_or(u64::MAX))
             };
+            let mut others = None;
+            for (name, quantity) in object.status.allocatable.iter().flatten() {
+                let others = others.get_or_insert_with(BTreeMap::new);
+                if !OWN_FIELDS.contains(&name.as_str()) {
+                    let number = amount(quantity).map_err(|error| at(&object, &error))?;
+                    others.insert(self.texts.get(name), number);
+                }
+            }
             let node = Node {
+                others,
                 cpu: number("cpu")?,
                 memory: number("memory")? / 1000,
                 pods: number("pods")? / 1000,
@@ -611,76 +644,6 @@ impl Builder {
                 .iter()
                 .any(|claim| self.cluster.claims[*claim as usize].held.is_none());
         Ok(pod)
-    }
-
-    /// Processors and memory, and devices by names of extended resources.
-    fn resources(&mut self, object: &Object, pod: &mut Pod) -> Result<(), String> {
-        let mut extended: BTreeMap<String, u64> = BTreeMap::new();
-        let sum = |containers: &Option<Vec<words::Container>>, name: &str, most: bool| {
-            let mut total: u128 = 0;
-            for container in containers.iter().flatten() {
-                let resources = &container.resources;
-                let asked = resources.requests.as_ref().and_then(|all| all.get(name));
-                let asked = asked.or_else(|| resources.limits.as_ref().and_then(|all| all.get(name)));
-                let number =
-                    asked.map_or(Ok(0), |one| amount(one).map(|_| one.thousandths().unwrap_or(0)))?;
-                total = if most { total.max(number) } else { total + number };
-            }
-            Ok::<_, String>(total)
-        };
-        for (name, into) in [("cpu", &mut pod.cpu), ("memory", &mut pod.memory)] {
-            let total = sum(&object.spec.containers, name, false)?.max(sum(
-                &object.spec.init_containers,
-                name,
-                true,
-            )?);
-            let total = if name == "memory" { total / 1000 } else { total };
-            *into = u64::try_from(total).unwrap_or(u64::MAX);
-        }
-        for container in object.spec.containers.iter().flatten() {
-            for (name, quantity) in container.resources.limits.iter().flatten() {
-                *extended.entry(name.clone()).or_default() += amount(quantity)?;
-            }
-        }
-        for (name, count) in extended {
-            let class = self
-                .classes
-                .iter()
-                .find(|(class, found)| {
-                    found.extended.as_deref() == Some(name.as_str())
-                        || name == format!("deviceclass.resource.kubernetes.io/{class}")
-                })
-                .map(|(_, class)| class.selectors.clone());
-            // A pod that has its node has a claim too, which the scheduler made.
-            let Some(selectors) = class.filter(|_| count > 0 && pod.node.is_none()) else {
-                continue;
-            };
-            let count = u32::try_from(count).ok().filter(|count| *count <= MOST_DEVICES);
-            let count = count.ok_or_else(|| format!("{name}: more than {MOST_DEVICES} devices"))?;
-            let ask = Ask {
-                name: String::new(),
-                selectors,
-                count: Count::Exactly(count),
-                capacity: Vec::new(),
-                admin: false,
-                tolerations: Vec::new(),
-            };
-            let request = Request {
-                name: name.clone(),
-                alternatives: vec![ask],
-            };
-            let spec = Arc::new(Spec {
-                requests: vec![request],
-                constraints: Vec::new(),
-            });
-            let name = format!("{}-extended-resources", pod.name);
-            pod.claims.push(self.claim(Claim {
-                name,
-                spec,
-                held: None,
-            })?);
-        }
-        Ok(())
     }
 }
 

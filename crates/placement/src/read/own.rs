@@ -1,5 +1,6 @@
 //! The small file: nodes and claims in counts, for a cluster that is not there yet.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -96,6 +97,24 @@ fn selector(cluster: &mut Cluster, text: &str) -> Result<u32, String> {
         }
     };
     u32::try_from(place).map_err(|_| "too many selectors".to_owned())
+}
+
+/// Refuses a name that is there twice, in one file or in two: which of them was meant cannot be told.
+///
+/// # Errors
+/// The name.
+pub fn told_once(plans: &[Plan]) -> Result<(), String> {
+    let nodes = plans.iter().flat_map(|plan| &plan.nodes);
+    let claims = plans.iter().flat_map(|plan| &plan.claims);
+    let nodes = nodes.map(|one| ("nodes", &one.name));
+    let mut seen = HashSet::new();
+    let mut all = nodes.chain(claims.map(|one| ("claims", &one.name)));
+    match all.find(|one| !seen.insert(*one)) {
+        Some((kind, name)) => Err(format!(
+            "{kind} {name}: this name is there twice; `count` says how many there are"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Adds what the file says.

@@ -294,3 +294,142 @@ fn quantities_and_lists_of_devices_are_read_in_json_and_in_yaml() {
         assert!(error.contains(refused), "{text}: {error}");
     }
 }
+
+/// NodeResourcesFit: a name that no DeviceClass declares is the node's to count.
+#[test]
+fn extended_resources_are_what_nodes_have_of_them() {
+    let node = |name: &str, allocatable: &str| {
+        format!(
+            "---\nkind: Node\nmetadata: {{name: {name}}}\nstatus: {{allocatable: {{pods: 110, {allocatable}}}}}\n"
+        )
+    };
+    let pod = |name: &str, more: &str, limits: &str| {
+        format!(
+            "---\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{more} containers: [{{resources: {{limits: {{{limits}}}}}}}]}}\n"
+        )
+    };
+    let of = |text: &str| {
+        let cluster = read(&files(&[text])).expect("understood");
+        let options = Options {
+            seed: 1,
+            try_others: false,
+        };
+        let plan = plan(&cluster, options);
+        let waiting = plan.pending.iter();
+        let waiting =
+            waiting.flat_map(|one| one.examples.iter().map(|name| (name.clone(), one.reason.clone())));
+        let waiting: Vec<String> = waiting
+            .map(|(name, why)| format!("{}={why}", name.trim_start_matches("default/")))
+            .collect();
+        (plan.placed, waiting, plan.remarks.join("; "))
+    };
+    let two = node("a", "cpu: 8, nvidia.com/gpu: 2, ephemeral-storage: 10Gi") + &node("b", "cpu: 8");
+    // One of the two GPUs is a running pod's; the other is free once.
+    let asks = [
+        pod("old", "nodeName: a,", "nvidia.com/gpu: 1"),
+        pod("one", "", "nvidia.com/gpu: 1"),
+        pod("late", "", "nvidia.com/gpu: 1"),
+        pod("plain", "", "cpu: 1"),
+        pod("large", "", "ephemeral-storage: 20Gi"),
+        pod("nowhere", "nodeSelector: {zone: x},", "nvidia.com/gpu: 1"),
+    ];
+    let (placed, waiting, remarks) = of(&(two.clone() + &asks.concat()));
+    assert_eq!(
+        (placed, waiting),
+        (
+            2,
+            vec![
+                "late=resources".into(),
+                "large=resources".into(),
+                "nowhere=node".into()
+            ]
+        )
+    );
+    assert!(!remarks.contains("allocatable"), "{remarks}");
+    // What containers ask for adds up; what comes first of an init container is the most of both.
+    let many = "---\nkind: Pod\nmetadata: {name: many}\nspec: {containers: [{resources: {requests: {x/nic: 1}, limits: {x/nic: 1}}}, \
+                {resources: {limits: {x/nic: 1}}}], initContainers: [{resources: {limits: {x/nic: INIT}}}]}\n";
+    let nics = node("n", "x/nic: 3");
+    assert_eq!(of(&(nics.clone() + &many.replace("INIT", "3"))).0, 1);
+    assert_eq!(of(&(nics + &many.replace("INIT", "4"))).1, ["many=resources"]);
+    // A name that is nowhere is said.
+    let (placed, waiting, remarks) = of(&(two + &pod("odd", "", "nvidia.com/gpuu: 1")));
+    assert_eq!((placed, waiting), (0, vec!["odd=resources".into()]));
+    assert!(remarks.contains("no node has nvidia.com/gpuu"), "{remarks}");
+    // A node that only its ResourceSlices tell of has nothing that could be compared.
+    let (placed, _, remarks) =
+        of(&(NODE.replace("kind: Node", "kind: Knot") + &pod("p", "", "nvidia.com/gpu: 1")));
+    assert_eq!(placed, 1);
+    assert!(remarks.contains("1 nodes are without"), "{remarks}");
+}
+
+#[test]
+fn an_object_that_is_in_two_files_counts_once() {
+    let claims = slice("a", "100Gi", 0) + &slice("b", "100Gi", 0);
+    let cluster = read(&files(&[NODE, &claims, &slice("a", "1Gi", 0), NODE])).expect("understood");
+    let options = Options {
+        seed: 1,
+        try_others: false,
+    };
+    let plan = plan(&cluster, options);
+    assert_eq!((plan.nodes, plan.devices, plan.asked), (1, 2, 2));
+    assert_eq!(
+        plan.fragmentation.free_memory_bytes,
+        78 << 30,
+        "the first one counts"
+    );
+    let said = plan.remarks.join("; ");
+    assert!(said.contains("ResourceClaim default/a is there twice"), "{said}");
+    // The same name elsewhere is another claim.
+    let other = slice("a", "1Gi", 0).replace("name: a", "name: a, namespace: other");
+    let cluster = read(&files(&[NODE, &claims, &other])).expect("understood");
+    assert_eq!(cluster.pods.len(), 3);
+    let small = "format: divvy/plan\nnodes: [{name: n, gpus: 1, memory: 80Gi}]\nclaims: [{name: c}]";
+    let refused = read(&files(&[small, "format: divvy/plan\nclaims: [{name: c}]"])).expect_err("twice");
+    assert!(refused.contains("claims c"), "{refused}");
+}
+
+#[test]
+fn files_of_nothing_and_files_of_too_much_are_refused_with_the_reason() {
+    for empty in ["", " \n", "# nothing\n", "---\n---\n"] {
+        let refused = read(&files(&[NODE, empty])).expect_err("nothing");
+        assert!(refused.starts_with("file: it is empty"), "{empty:?}: {refused}");
+    }
+    for nothing in [
+        "kind: List\nitems: []",
+        "{\"kind\": \"List\", \"items\": []}",
+        "format: divvy/plan",
+    ] {
+        let refused = read(&files(&[nothing])).expect_err("nothing");
+        assert!(
+            refused.contains("neither a node nor a claim"),
+            "{nothing}: {refused}"
+        );
+    }
+    let refused = read(&files(&["kind: Service\nmetadata: {name: s}"])).expect_err("nothing of ours");
+    assert!(refused.contains("Service were passed over"), "{refused}");
+    let many = format!(
+        "kind: Node\nmetadata: {{name: n}}\nother: [{}]",
+        "1,".repeat(250_001)
+    );
+    let documents = "kind: Node\nmetadata: {name: n}\n---\n".repeat(1100);
+    let deep = format!(
+        "kind: Node\nmetadata: {{name: n}}\nother: {}{}",
+        "[".repeat(70),
+        "]".repeat(70)
+    );
+    for large in [many, documents, deep] {
+        let refused = read(&files(&[&large])).expect_err("too much");
+        assert!(
+            refused.contains("too large or too deep for YAML") && refused.contains("-o json"),
+            "{refused}"
+        );
+    }
+    // JSON has no such bounds but that of its depth, which no object comes near.
+    let deep = format!(
+        "{{\"kind\": \"List\", \"items\": {}",
+        "[{\"items\": ".repeat(100_000)
+    );
+    let refused = read(&files(&[&deep])).expect_err("too deep");
+    assert!(refused.contains("recursion limit"), "{refused}");
+}

@@ -3,11 +3,12 @@
 //! Two facts make it exact. Nothing is given back in a plan, so a node that does not fit a kind of pod never will: such nodes are
 //! skipped. And what was found of a node holds until a pod is placed there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::asked::Asked;
 use super::nodes::Nodes;
+use super::why::Why;
 use crate::cluster::{Spec, Toleration};
 
 /// The most that is remembered: nodes of one kind, of all kinds together, each of 12 bytes. Pods of further kinds are looked at
@@ -23,6 +24,7 @@ struct Shape<'a> {
     specs: Vec<Arc<Spec>>,
     cpu: u64,
     memory: u64,
+    others: &'a BTreeMap<Arc<str>, u64>,
     labels: Vec<(&'a str, &'a str)>,
     tolerations: &'a [Toleration],
 }
@@ -67,6 +69,7 @@ impl<'a> Kinds<'a> {
             specs: asked.specs.clone(),
             cpu: pod.cpu,
             memory: pod.memory,
+            others: &pod.others,
             labels: pod.labels.iter().map(|(key, value)| (&**key, &**value)).collect(),
             tolerations: &pod.tolerations,
         };
@@ -78,6 +81,7 @@ impl<'a> Kinds<'a> {
                     skip: vec![0; self.nodes],
                     found: vec![0; self.nodes],
                     witness: 0,
+                    witness_without_others: 0,
                 });
                 self.places.insert(shape, self.all.len() - 1);
                 self.all.len() - 1
@@ -95,6 +99,8 @@ pub struct Kind {
     found: Vec<u64>,
     /// No node before this one admits such pods.
     witness: usize,
+    /// The same for such pods that asked for none of [`crate::cluster::Pod::others`].
+    witness_without_others: usize,
 }
 
 impl Kind {
@@ -122,12 +128,26 @@ impl Kind {
         None
     }
 
-    /// Whether some node would take such a pod if it had devices free.
-    pub fn is_admitted(&mut self, nodes: &Nodes<'_>, asked: &Asked<'_>) -> bool {
+    /// Why no node fits.
+    pub fn why(&mut self, nodes: &Nodes<'_>, asked: &Asked<'_>) -> Why {
         while self.witness < nodes.count() && !nodes.admits(self.witness, asked) {
             self.witness += 1;
         }
-        self.witness < nodes.count()
+        // One that takes the pod has too few devices.
+        if self.witness < nodes.count() {
+            return Why::Devices;
+        }
+        if asked.pod.others.is_empty() {
+            return Why::Node;
+        }
+        let next = &mut self.witness_without_others;
+        while *next < nodes.count() && !nodes.admits_without_others(*next, asked) {
+            *next += 1;
+        }
+        match *next < nodes.count() {
+            true => Why::Resources,
+            false => Why::Node,
+        }
     }
 
     fn fit(&mut self, nodes: &mut Nodes<'_>, asked: &Asked<'_>, at: usize) -> Option<u8> {

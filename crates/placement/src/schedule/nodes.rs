@@ -1,5 +1,8 @@
 //! Nodes while pods are placed: what is taken of each, whether a pod fits, and how the stock scheduler scores it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::asked::Asked;
 use crate::allocate::{Look, Order, Pick, Taken, allocate};
 use crate::cluster::{Cluster, Pod, Taint};
@@ -38,6 +41,8 @@ pub struct Nodes<'a> {
     terms: &'a Terms,
     taken: Vec<Taken>,
     loads: Vec<Load>,
+    /// What pods have of [`crate::cluster::Node::others`].
+    others: Vec<BTreeMap<Arc<str>, u64>>,
     /// How often each node has changed, from 1 on.
     changes: Vec<u32>,
 }
@@ -59,6 +64,7 @@ impl<'a> Nodes<'a> {
             terms,
             taken: cluster.nodes.iter().map(Taken::none).collect(),
             loads: vec![Load::default(); nodes],
+            others: vec![BTreeMap::new(); nodes],
             changes: vec![1; nodes],
         }
     }
@@ -94,10 +100,29 @@ impl<'a> Nodes<'a> {
         load.pods += 1;
         load.scored_cpu = load.scored_cpu.saturating_add(cpu);
         load.scored_memory = load.scored_memory.saturating_add(memory);
+        for (name, number) in &pod.others {
+            let used = self.others[place].entry(name.clone()).or_default();
+            *used = used.saturating_add(*number);
+        }
     }
 
     /// Whether the pod may go there, and what it asks for beside devices is free. Once it is not, it never will be.
     pub fn admits(&self, place: usize, asked: &Asked<'_>) -> bool {
+        self.admits_without_others(place, asked) && self.has_others(place, asked.pod)
+    }
+
+    /// Whether the pod's [`Pod::others`] are free there, as the scheduler's NodeResourcesFit asks.
+    fn has_others(&self, place: usize, pod: &Pod) -> bool {
+        let Some(all) = &self.cluster.nodes[place].others else {
+            return true;
+        };
+        let of = |counts: &BTreeMap<Arc<str>, u64>, name: &str| counts.get(name).copied().unwrap_or(0);
+        let mut asked = pod.others.iter();
+        asked.all(|(name, number)| of(&self.others[place], name).saturating_add(*number) <= of(all, name))
+    }
+
+    /// [`Self::admits`] for a pod that asked for none of [`Pod::others`].
+    pub fn admits_without_others(&self, place: usize, asked: &Asked<'_>) -> bool {
         let (node, load, pod) = (&self.cluster.nodes[place], &self.loads[place], asked.pod);
         let room = |has: u64, used: u64, asked: u64| has == 0 || used.saturating_add(asked) <= has;
         let tolerated =

@@ -130,7 +130,12 @@ fn plainly(run: &mut Run<'_>, queue: &[usize]) {
         let most = fits.iter().map(|(_, score, _)| *score).max();
         fits.retain(|(_, score, _)| Some(*score) == most);
         if fits.is_empty() {
-            let why = if short { Why::Devices } else { Why::Node };
+            let has_all_else = |at| run.nodes.admits_without_others(at, &asked);
+            let why = match short {
+                true => Why::Devices,
+                false if (0..total).any(has_all_else) && !pod.others.is_empty() => Why::Resources,
+                false => Why::Node,
+            };
             run.pending.push(Pending { pod: *index, why });
             continue;
         }
@@ -152,6 +157,7 @@ prop_compose! {
         counts in (1_u64..5, 0_u64..5, 0_u64..5),
         claims in prop::collection::vec((1_u64..9, 1_u64..60, 0_u64..101, 1_u64..3, 0_u8..4), 1..7),
         nodes in prop::collection::vec((0_u64..4, 0_u64..4, 0_u64..9, 0_u8..8), 15),
+        others in prop::collection::vec((0_u64..5, 0_u64..4), 87),
         pods in prop::collection::vec((0_u64..3, 0_u64..3, 0_u8..12, 0_usize..15, 0_usize..4), 72),
     ) -> Cluster {
         let mut text = String::from("nodes:\n");
@@ -176,6 +182,20 @@ prop_compose! {
             }
             if marks & 2 == 2 {
                 node.taints.push(Taint { key: "gpu".into(), value: String::new(), effect: "NoSchedule".into() });
+            }
+        }
+        // Two in five nodes have none of the resource, one in five does not tell, and one in four pods asks for it.
+        let (of_nodes, of_pods) = others.split_at(15);
+        for (node, (count, _)) in cluster.nodes.iter_mut().zip(of_nodes) {
+            node.others = match count {
+                0 => None,
+                1 => Some(std::collections::BTreeMap::new()),
+                count => Some([("x/nic".into(), count - 2)].into()),
+            };
+        }
+        for (pod, (count, asks)) in cluster.pods.iter_mut().zip(of_pods) {
+            if *asks == 0 && *count > 0 {
+                pod.others.insert("x/nic".into(), *count);
             }
         }
         let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();

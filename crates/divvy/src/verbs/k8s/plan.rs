@@ -1,11 +1,12 @@
 //! `divvy k8s plan`: where claims would go, without a cluster.
 
+use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use divvy_model::{Bytes, Code, Fault};
 use divvy_placement::plan::{Options, Plan, plan};
-use divvy_placement::read::read;
+use divvy_placement::read::{LARGEST, read};
 
 use crate::context::Context;
 use crate::output;
@@ -37,8 +38,14 @@ pub struct Args {
 
 /// Plans. The status is 1 where some have no place.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    let files: Result<Vec<(String, String)>, Fault> = args.files.iter().map(text).collect();
-    let cluster = read(&files?).map_err(|error| {
+    let mut left = LARGEST;
+    let mut files = Vec::new();
+    for path in &args.files {
+        let file = text(path, left)?;
+        left = left.saturating_sub(file.1.len() as u64);
+        files.push(file);
+    }
+    let cluster = read(&files).map_err(|error| {
         Fault::new(Code::Usage, "the cluster's files are not understood")
             .cause(error)
             .hint(
@@ -59,15 +66,26 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     Ok(status)
 }
 
-fn text(path: &PathBuf) -> Result<(String, String), Fault> {
+/// A file's name and text, which may have so many bytes.
+fn text(path: &Path, most: u64) -> Result<(String, String), Fault> {
     let name = path.display().to_string();
-    let read = match name.as_str() {
-        "-" => {
-            let mut text = String::new();
-            std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
-        }
-        _ => std::fs::read_to_string(path),
+    // One byte more tells that it is larger.
+    let whole = |file: &mut dyn Read| {
+        let mut text = String::new();
+        file.take(most.saturating_add(1))
+            .read_to_string(&mut text)
+            .map(|_| text)
     };
+    let read = match name.as_str() {
+        "-" => whole(&mut std::io::stdin().lock()),
+        _ => File::open(path).and_then(|mut file| whole(&mut file)),
+    };
+    if read.as_ref().is_ok_and(|text| text.len() as u64 > most) {
+        let message = format!("`{name}` is too large: a plan reads {} at most", Bytes(LARGEST));
+        return Err(Fault::new(Code::Usage, message).hint(
+            "ask for what counts only: `kubectl get nodes,deviceclasses,resourceslices,resourceclaims,pods`",
+        ));
+    }
     let read = read.map_err(|error| {
         Fault::new(Code::Usage, format!("`{name}` cannot be read"))
             .because(&error)
@@ -85,6 +103,7 @@ fn words(plan: &Plan) -> String {
     for pending in &plan.pending {
         let why = match pending.reason.as_str() {
             "devices" => "no node has their devices free",
+            "resources" => "no node has as much left of the extended resources that they ask for",
             "node" => "no node takes them, or none has processors, memory or pods left",
             _ => "they name their node, so no scheduler allocates their claims",
         };
