@@ -20,6 +20,7 @@ pub mod machine;
 pub mod old_cluster;
 pub mod passthrough;
 pub mod plugin_host;
+pub mod pod_resources;
 pub mod processes;
 pub mod rootless;
 pub(crate) mod scheduler;

@@ -33,6 +33,8 @@ pub trait Cluster: Send + Sync {
     fn node_uid(&self, node: &str) -> Result<String, Refusal>;
     /// The ResourceSlices of this driver on a node.
     fn resource_slices(&self, node: &str) -> Result<Vec<ResourceSlice>, Refusal>;
+    /// The ResourceSlices of all drivers on a node.
+    fn slices_of_all(&self, node: &str) -> Result<Vec<ResourceSlice>, Refusal>;
     /// Makes one; what the server has kept.
     fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal>;
     /// Replaces one, by its name and resource version; what the server has kept.

@@ -80,7 +80,11 @@ impl Default for Offer {
 impl Offer {
     /// Whether a device is given out in this form. One that is given out whole only needs no counters, and takes part without them.
     fn gives(&self, device: &DeviceRecord, form: Form) -> bool {
-        let forms = self.split.forms(device);
+        let forms: &[Form] = match device.hardware.as_deref().map(|facts| facts.vendor) {
+            // No limiter holds a share of these: what nothing enforces is not given out.
+            Some(Vendor::Amd | Vendor::Intel) => &[Form::Whole],
+            _ => self.split.forms(device),
+        };
         let is_kept = match self.shape {
             Shape::Both => true,
             Shape::SharedOnly => form == Form::Shared || forms == [Form::Whole],
@@ -568,6 +572,64 @@ pub(crate) mod tests {
             version("550.054.14").and_then(|found| found.version).as_deref(),
             Some("550.54.14")
         );
+    }
+
+    /// As a host with an MI300X in CPX mode tells: no share of a partition is limited by anything, and the partition itself is.
+    #[test]
+    fn amds_devices_are_given_out_whole() {
+        let amd = |index: u32, kind: DeviceKind| {
+            let mut found = device(index);
+            (found.kind, found.uuid) = (kind, format!("GPU-0123456789abcdef/{index}"));
+            (found.name, found.compute_capability) = ("AMD Instinct MI300X".into(), "gfx942".into());
+            found.hardware = Some(Box::new(Hardware {
+                vendor: Vendor::Amd,
+                numa_node: Some(1),
+                pcie_root: Some("pci0000:60".into()),
+                ..Hardware::default()
+            }));
+            found
+        };
+        let all = [amd(0, DeviceKind::Gpu), amd(1, DeviceKind::Partition), device(2)];
+        for shape in [Shape::Both, Shape::SharedOnly, Shape::WholeOnly] {
+            let offer = Offer {
+                shape,
+                ..Offer::default()
+            };
+            let slices = pool(&owner("node"), &all, &offer, 1);
+            let devices: Vec<Device> = slices
+                .into_iter()
+                .filter_map(|slice| slice.spec.devices)
+                .flatten()
+                .collect();
+            let of_amd: Vec<&Device> = devices
+                .iter()
+                .filter(|found| found.name.starts_with("gpu-0123456789abcdef"))
+                .collect();
+            assert_eq!(
+                of_amd.len(),
+                2,
+                "{shape:?}: each in one form, as every server keeps it"
+            );
+            for found in of_amd {
+                assert!(found.allow_multiple_allocations.is_none(), "{found:?}");
+                let attributes = found.attributes.as_ref().expect("attributes");
+                let string = |name: &str| attributes.get(name).and_then(|value| value.string.as_deref());
+                assert_eq!((string("vendor"), string("type")), (Some("amd"), Some("gpu")));
+                assert_eq!(string("productName"), Some("AMD Instinct MI300X"));
+                assert_eq!(string("resource.kubernetes.io/pcieRoot"), Some("pci0000:60"));
+                // A selector by NVIDIA's names is to find none of these.
+                for none in ["cudaComputeCapability", "architecture", "brand"] {
+                    assert!(!attributes.contains_key(none), "{none}");
+                }
+                let capacity = found.capacity.as_ref().expect("capacity");
+                assert!(
+                    capacity.contains_key("memory") && !capacity.contains_key("slots"),
+                    "{capacity:?}"
+                );
+            }
+        }
+        let named = find(&all, "gpu-0123456789abcdef-1").expect("found by its name");
+        assert_eq!((named.0.kind, named.1), (DeviceKind::Partition, Form::Whole));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Slices for pods: the DRA driver `gpu.divvy.dev` of a node.
 //!
-//! - [`devices`]: the node's devices as ResourceSlices; [`order`] says which come first, [`split`] which are another driver's.
+//! - [`devices`]: the node's devices as ResourceSlices; [`order`] says which come first, [`split`] which are another driver's,
+//!   and [`rivals`] which another driver publishes all the same.
 //! - [`publish`]: brings them to the API server, and reads back what it kept.
 //! - [`claim`], [`parameters`]: what a claim was allocated, and the terms that its author wrote.
 //! - [`node`]: prepares claims, each with its slice, and takes them back; [`kept`]: the slices and their records.
@@ -41,6 +42,7 @@ pub mod pods;
 mod points;
 pub mod publish;
 pub mod quantity;
+pub mod rivals;
 pub mod server;
 pub mod split;
 pub mod state;

@@ -132,6 +132,11 @@ impl Cluster for Live {
         Ok(self.ask(self.slices().list(&ours))?.items)
     }
 
+    fn slices_of_all(&self, node: &str) -> Result<Vec<ResourceSlice>, Refusal> {
+        let there = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        Ok(self.ask(self.slices().list(&there))?.items)
+    }
+
     fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
         self.ask(self.slices().create(&PostParams::default(), slice))
     }
@@ -170,5 +175,44 @@ impl Cluster for Live {
     fn claim(&self, namespace: &str, name: &str) -> Result<ResourceClaim, Refusal> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
         self.ask(claims.get(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A status's code, reason and message, and what it is here.
+    type Case = (u16, &'static str, &'static str, fn(String) -> Refusal);
+
+    /// As an API server passes on what etcd says: each is what a caller has to tell apart.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_server_refuses_with_is_kept_in_its_words() {
+        let full = "etcdserver: mvcc: database space exceeded";
+        let cases: [Case; 6] = [
+            (500, "", full, Refusal::Other),
+            (507, "InsufficientStorage", full, Refusal::Other),
+            (403, "Forbidden", "nodes is forbidden", Refusal::Other),
+            (404, "NotFound", "not found", Refusal::NotFound),
+            (409, "Conflict", "modified", Refusal::Conflict),
+            (422, "Invalid", "spec: too many", Refusal::Invalid),
+        ];
+        for (code, reason, message, expected) in cases {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "code": code, "reason": reason, "message": message});
+            let service = tower::service_fn(move |_: http::Request<Body>| {
+                let answer = http::Response::builder()
+                    .status(code)
+                    .body(Body::from(status.to_string().into_bytes()));
+                async move { answer }
+            });
+            let live = Live::new(Client::new(service, "default"));
+            let told = tokio::task::spawn_blocking(move || live.create(&ResourceSlice::default()));
+            let refusal = told.await.expect("asked").expect_err(message);
+            assert_eq!(refusal, expected(message.to_owned()), "{code}");
+        }
     }
 }

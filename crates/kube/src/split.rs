@@ -49,6 +49,41 @@ impl Split {
         self.own.is_empty() || is_in(&self.own, device)
     }
 
+    /// Names that are of no device of this node, each with what to do: a misspelt one leaves a device to another driver without a
+    /// word. A name may be of another node's device, where all nodes have one list; so it is no error.
+    #[must_use]
+    pub fn unmatched(&self, devices: &[DeviceRecord]) -> Vec<Fault> {
+        let mut found: Vec<Fault> = Vec::new();
+        let lists = [
+            ("--device", &self.own),
+            ("--whole", &self.whole),
+            ("--shared", &self.shared),
+        ];
+        for (flag, starts) in lists {
+            for start in starts {
+                let one = std::slice::from_ref(start);
+                if !devices.iter().any(|device| is_in(one, device)) {
+                    let message = format!(
+                        "no device of this node has a UUID that begins with `{start}`, which {flag} names"
+                    );
+                    found.push(Fault::new(Code::Config, message).hint(
+                        "`divvy devices -o wide` shows the node's UUIDs; the name of another node's device may stay",
+                    ));
+                }
+            }
+        }
+        if !self.own.is_empty() && !devices.is_empty() && !devices.iter().any(|device| self.has(device)) {
+            found.push(
+                Fault::new(
+                    Code::Config,
+                    "no device of this node is served: `--device` names none of them",
+                )
+                .hint("leave `--device` out, and all are"),
+            );
+        }
+        found
+    }
+
     /// The forms in which a device may be given out, where the API server keeps both.
     #[must_use]
     pub fn forms(&self, device: &DeviceRecord) -> &'static [Form] {
@@ -90,6 +125,33 @@ mod tests {
         assert_eq!(split.forms(&device(1)), [Form::Shared, Form::Whole]);
         let all = Split::default();
         assert!(all.has(&device(0)) && all.forms(&mig).len() == 2);
+    }
+
+    #[test]
+    fn a_name_of_no_device_is_said() {
+        let gpus = [device(0), device(1)];
+        let said = |own: &[&str], whole: &[&str]| -> Vec<String> {
+            let split = Split::new(&words(own), &words(whole), &[]).expect("a split");
+            let faults = split.unmatched(&gpus);
+            assert!(faults.iter().all(|fault| fault.hint.is_some()));
+            faults.into_iter().map(|fault| fault.message).collect()
+        };
+        let (first, second) = (gpus[0].uuid.as_str(), &gpus[1].uuid[..gpus[1].uuid.len() - 1]);
+        assert_eq!(said(&[first], &[second]), [""; 0]);
+        let wrong = said(&[first, "GPU-5a7d"], &["GPU-x"]);
+        assert!(
+            wrong.len() == 2 && wrong[0].contains("`GPU-5a7d`, which --device"),
+            "{wrong:?}"
+        );
+        assert!(wrong[1].contains("`GPU-x`, which --whole"), "{wrong:?}");
+        let none = said(&["GPU-5a7d"], &[]);
+        assert!(
+            none.len() == 2 && none[1].contains("no device of this node is served"),
+            "{none:?}"
+        );
+        // Of a node whose agent has no devices nothing can be said but that.
+        let split = Split::new(&words(&["GPU-5a7d"]), &[], &[]).expect("a split");
+        assert_eq!(split.unmatched(&[]).len(), 1);
     }
 
     #[test]

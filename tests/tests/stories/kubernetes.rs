@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use divvy_tests::api_server::ApiServer;
+use divvy_tests::clients::probe;
 use divvy_tests::dra::Driver;
 use divvy_tests::host::{Host, finish, stderr, succeeded};
 use divvy_tests::kubelet::Kubelet;
+use divvy_tests::pod_resources::PodResources;
+use divvy_tests::tenant::Tenant;
 use divvy_tests::wait::until;
 use divvy_tests::{GIB, MIB};
 use serde_json::{Value, json};
@@ -117,6 +120,10 @@ fn a_kubelet_registers_the_driver_and_has_claims_prepared() {
     driver.unprepare("v1beta1", "train", "u-1").expect("taken back");
     driver.unprepare("v1", "train", "u-1").expect("again");
     assert!(host.slices().is_empty() && cdi_files(&host) == 0);
+    // A kubelet that starts again finds the socket and registers the driver once more, and the driver serves it.
+    assert_eq!(driver.register(), (endpoint, versions));
+    driver.prepare("v1", "train", "u-1").expect("prepared");
+    driver.unprepare("v1", "train", "u-1").expect("taken back");
     // The rights that docs/kubernetes.md lists, and no others.
     let rights = [
         "get nodes",
@@ -132,6 +139,52 @@ fn a_kubelet_registers_the_driver_and_has_claims_prepared() {
         "{:?}",
         server.calls()
     );
+}
+
+/// The driver looks every ten seconds, so this takes two looks.
+#[test]
+fn a_pod_whose_limit_bites_has_an_event() {
+    let (host, server) = (Host::new(), ApiServer::start(false));
+    let driver = Driver::start(&host, &server);
+    let list = PodResources::start(&host.folder().join("kubelet"));
+    server.pod(
+        json!({"metadata": {"name": "p", "namespace": "default", "uid": "p-1"}, "spec": {"nodeName": "node-a",
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "train"}],
+        "containers": [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}]}}),
+    );
+    let device = shared(&server);
+    server.allocate(
+        "train",
+        "u-1",
+        &json!([result(&device, "s-1", "1Gi", 30)]),
+        &json!([]),
+    );
+    let prepared = driver.prepare("v1", "train", "u-1").expect("prepared");
+    list.add("p", "main", "train", &prepared[0].cdi[0]);
+    let slice = host.slices().remove(0).name;
+    let mut command = host.divvy(["run", "--slice", &slice, "--"]);
+    command.arg(probe());
+    let mut tenant = Tenant::start(command);
+    assert!(server.events().is_empty());
+    let event = until("an event is written", || {
+        tenant.allocate(2 * GIB).expect_err("the claim has 1 GiB");
+        server.events().pop()
+    });
+    let (reason, message) = (&event["reason"], event["message"].as_str().expect("a sentence"));
+    assert_eq!(
+        (reason, &event["type"]),
+        (&json!("SliceOutOfMemory"), &json!("Warning"))
+    );
+    assert!(message.contains(&slice) && message.contains("1 GiB"), "{message}");
+    assert!(event["count"].as_u64() > Some(0), "{event}");
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "default", "uid": "p-1",
+        "fieldPath": "spec.containers{main}"});
+    assert_eq!(event["involvedObject"], pod);
+    assert_eq!(
+        event["source"],
+        json!({"component": "gpu.divvy.dev", "host": "node-a"})
+    );
+    assert!(server.calls().contains(&"create events".to_owned()));
 }
 
 /// Two pods by containerd with the driver's CDI devices: each program is inside its own limit, a driver that is killed

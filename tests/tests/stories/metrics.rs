@@ -1,14 +1,17 @@
 //! `divvy agent metrics` as Prometheus meets it: Debian's own server scrapes it, and its promtool checks what it says.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use divvy_tests::api_server::ApiServer;
 use divvy_tests::clients;
+use divvy_tests::dra::Driver;
 use divvy_tests::host::{Host, finish, succeeded};
+use divvy_tests::pod_resources::PodResources;
 use divvy_tests::wait::until;
 use divvy_tests::{GIB, MIB};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A server that ends with the test.
 struct Server(Child);
@@ -22,7 +25,11 @@ impl Drop for Server {
 
 /// Starts `divvy agent metrics` on a free port, and tells its address.
 fn serve(host: &Host) -> (Server, String) {
-    let mut command = host.divvy(["agent", "metrics", "--listen", "127.0.0.1:0"]);
+    serving(host.divvy(["agent", "metrics", "--listen", "127.0.0.1:0"]))
+}
+
+/// A command that says where it serves.
+fn serving(mut command: Command) -> (Server, String) {
     let mut serving = command.stdout(Stdio::piped()).spawn().expect("divvy starts");
     let mut line = String::new();
     let said = serving.stdout.take().expect("piped");
@@ -46,6 +53,67 @@ fn value(promtool: &std::path::Path, server: &str, query: &str) -> Option<f64> {
         return None;
     };
     sample["value"][1].as_str()?.parse().ok()
+}
+
+/// A question with this token; the whole answer.
+fn ask(address: &str, token: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    )
+    .expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+/// What the chart's container serves: the agent's figures and those of pods, and it starts no agent of its own.
+#[test]
+fn a_node_serves_its_figures_with_those_of_its_pods() {
+    let (host, server) = (Host::new(), ApiServer::start(false));
+    let driver = Driver::start(&host, &server);
+    let kubelet = host.folder().join("kubelet");
+    let list = PodResources::start(&kubelet);
+    let device = until("the devices are published", || {
+        let devices = server.devices();
+        let mut names = devices.iter().filter_map(|device| device["name"].as_str());
+        names.find(|name| name.ends_with("-shared")).map(str::to_owned)
+    });
+    let result = json!({"request": "gpu", "driver": "gpu.divvy.dev", "pool": "node-a", "device": device, "shareID": "s-1",
+        "consumedCapacity": {"memory": "1Gi", "cores": "30", "slots": "1"}});
+    server.allocate("train", "u-1", &json!([result]), &json!([]));
+    let prepared = driver.prepare("v1", "train", "u-1").expect("prepared");
+    list.add("p", "main", "train", &prepared[0].cdi[0]);
+    let file = host.folder().join("token");
+    let mut command = host.divvy(["k8s", "metrics", "--listen", "127.0.0.1:0", "--token-file"]);
+    command.arg(&file).arg("--kubelet-dir").arg(&kubelet);
+    let (_serving, address) = serving(command);
+    let token = std::fs::read_to_string(&file).expect("a token");
+    assert!(ask(&address, "0123456789abcdef").starts_with("HTTP/1.1 401"));
+    let answer = ask(&address, &token);
+    let (_, figures) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let pod = "divvy_pod_memory_limit_bytes{namespace=\"default\",pod=\"p\",container=\"main\",";
+    let line = figures.lines().find(|line| line.starts_with(pod));
+    assert!(
+        line.is_some_and(|line| line.ends_with(" 1073741824")),
+        "{figures}"
+    );
+    // One page of both: no name is there twice.
+    let mut names: Vec<&str> = figures
+        .lines()
+        .filter(|line| line.starts_with("# TYPE "))
+        .collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    let agents = names.iter().filter(|name| !name.starts_with("# TYPE divvy_pod_"));
+    assert!(names.len() == count && agents.count() > 4, "{names:?}");
+    // The driver would start an agent.
+    driver.kill();
+    host.kill_agent();
+    assert!(ask(&address, &token).starts_with("HTTP/1.1 503"));
+    assert!(host.agents().is_empty());
 }
 
 #[test]

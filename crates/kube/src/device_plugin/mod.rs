@@ -5,11 +5,13 @@
 //! - [`prefer`]: which of them a pod had better get.
 //! - [`allocate`]: makes the slice of an allocation, and ends it.
 //! - [`granted`]: slices of pods that the scheduler extender placed.
+//! - [`left`]: what a plugin left behind on a node that has claims now.
 //! - [`serve`]: the sockets, and the registration with the kubelet.
 
 pub mod allocate;
 pub mod config;
 pub mod granted;
+pub mod left;
 pub mod prefer;
 pub mod resources;
 pub mod serve;

@@ -1,6 +1,6 @@
 //! Which resources the node's devices are, and the ids that the kubelet counts: NVIDIA's names and ids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
 
@@ -106,12 +106,10 @@ fn named<'a>(devices: &'a [DeviceRecord], config: &Config) -> Result<Vec<(&'a De
         found.map_or_else(|| "nvidia.com/gpu".to_owned(), |(_, name)| name.clone())
     };
     let profile = |device: &DeviceRecord| device.mig_instance().and_then(|place| place.profile.clone());
-    let is_instance =
-        |device: &&DeviceRecord| device.kind == DeviceKind::Mig || device.mig_instance().is_some();
     let gpus = devices
         .iter()
         .filter(|device| !is_instance(device) && !device.is_divided());
-    let instances = devices.iter().filter(is_instance);
+    let instances = devices.iter().filter(|device| is_instance(device));
     match config.mig {
         MigStrategy::None => Ok(gpus.map(|device| (device, gpu(device))).collect()),
         MigStrategy::Mixed => {
@@ -145,14 +143,120 @@ fn named<'a>(devices: &'a [DeviceRecord], config: &Config) -> Result<Vec<(&'a De
     }
 }
 
+fn is_instance(device: &DeviceRecord) -> bool {
+    device.kind == DeviceKind::Mig || device.mig_instance().is_some()
+}
+
 fn is_meant(one: &Replicated, device: &DeviceRecord, place: usize) -> bool {
     match &one.devices {
         Which::All => true,
         Which::First(count) => place < *count,
-        Which::These(names) => names.iter().any(|name| {
-            *name == device.uuid || *name == device.index.to_string() || *name == place.to_string()
-        }),
+        Which::These(names) => names.iter().any(|name| is_named(name, device, place)),
     }
+}
+
+fn is_named(name: &str, device: &DeviceRecord, place: usize) -> bool {
+    name == device.uuid || name == device.index.to_string() || name == place.to_string()
+}
+
+/// Names in the file that are of none of these devices, each with what to do. They are no errors: all nodes may have one file.
+///
+/// # Errors
+/// As [`resources`].
+pub fn unmatched(devices: &[DeviceRecord], config: &Config) -> Result<Vec<Fault>, Fault> {
+    let named = named(devices, config)?;
+    let mut found = Vec::new();
+    let mut say = |message: String, hint: String| found.push(Fault::new(Code::Config, message).hint(hint));
+    let listed = |all: &mut dyn Iterator<Item = String>| {
+        let all: BTreeSet<String> = all.collect();
+        let all: Vec<String> = all.into_iter().collect();
+        if all.is_empty() {
+            "none".to_owned()
+        } else {
+            all.join(", ")
+        }
+    };
+    for one in config.sharing.iter().flat_map(|sharing| &sharing.resources) {
+        let of: Vec<&DeviceRecord> = named
+            .iter()
+            .filter(|(_, resource)| *resource == one.name)
+            .map(|(device, _)| *device)
+            .collect();
+        if of.is_empty() {
+            let there = listed(&mut named.iter().map(|(_, resource)| resource.clone()));
+            say(
+                format!(
+                    "no device of this node is a `{}`, of which `sharing` makes replicas",
+                    one.name
+                ),
+                format!("resources of this node before they are shared: {there}"),
+            );
+            continue;
+        }
+        match &one.devices {
+            Which::All => {}
+            Which::First(count) if *count <= of.len() => {}
+            Which::First(count) => say(
+                format!(
+                    "this node has {} devices of `{}`, and `devices` counts {count}",
+                    of.len(),
+                    one.name
+                ),
+                "write `devices: all`, or the number that there is".into(),
+            ),
+            Which::These(names) => {
+                for name in names {
+                    if !of
+                        .iter()
+                        .enumerate()
+                        .any(|(place, device)| is_named(name, device, place))
+                    {
+                        let there = listed(
+                            &mut of
+                                .iter()
+                                .map(|device| format!("{} ({})", device.index, device.uuid)),
+                        );
+                        say(
+                            format!(
+                                "no `{}` of this node is device `{name}`, which `devices` names",
+                                one.name
+                            ),
+                            format!("those of this node, by index and UUID: {there}"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+    for (pattern, name) in &config.gpus {
+        let mut gpus = devices.iter().filter(|device| !is_instance(device));
+        if !gpus.any(|device| matches(pattern, &device.name)) {
+            let gpus = devices.iter().filter(|device| !is_instance(device));
+            let there = listed(&mut gpus.map(|device| device.name.clone()));
+            say(
+                format!("no GPU of this node has a name like `{pattern}`, which is to be `{name}`"),
+                format!("its GPUs: {there}; `*` stands for any text"),
+            );
+        }
+    }
+    // By the other strategies instances have no names of their own.
+    for (pattern, name) in config.migs.iter().filter(|_| config.mig == MigStrategy::Mixed) {
+        let profiles = || {
+            devices
+                .iter()
+                .filter_map(|device| device.mig_instance()?.profile.clone())
+        };
+        if !profiles().any(|profile| matches(pattern, &profile)) {
+            let there = listed(&mut profiles());
+            say(
+                format!(
+                    "no MIG instance of this node has a profile like `{pattern}`, which is to be `{name}`"
+                ),
+                format!("its profiles: {there}; `*` stands for any text"),
+            );
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a text fits a pattern in which `*` is any text, as NVIDIA's are.
@@ -239,6 +343,64 @@ pub(crate) mod tests {
                 "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}"
             ),
             [one("nvidia.com/gpu", 2)]
+        );
+    }
+
+    #[test]
+    fn names_of_no_device_are_said_with_those_that_there_are() {
+        let gpus = [device(0), device(1)];
+        let said = |devices: &[DeviceRecord], text: &str| -> Vec<String> {
+            let faults = unmatched(devices, &config(text)).expect("resources");
+            let line = |fault: Fault| format!("{}: {}", fault.message, fault.hint.unwrap_or_default());
+            faults.into_iter().map(line).collect()
+        };
+        let sharing =
+            |one: &str| format!("sharing: {{timeSlicing: {{resources: [{{replicas: 4, {one}}}]}}}}");
+        let uuid = gpus[1].uuid.clone();
+        for right in [
+            String::new(),
+            sharing("name: gpu"),
+            sharing("name: gpu, devices: 2"),
+            sharing(&format!("name: gpu, devices: [0, '1', {uuid}]")),
+            "resources: {gpus: [{pattern: '*H200*', name: hopper}], mig: [{pattern: '1g.*', name: small}]}"
+                .into(),
+        ] {
+            assert_eq!(said(&gpus, &right), [""; 0], "{right}");
+        }
+        for (wrong, named, there) in [
+            (sharing("name: gpuu"), "`nvidia.com/gpuu`", "nvidia.com/gpu"),
+            (sharing("name: gpu, devices: 3"), "has 2 devices", "all"),
+            (sharing("name: gpu, devices: [0, 2]"), "device `2`", "1 (GPU"),
+            (
+                sharing("name: gpu, devices: [GPU-1]"),
+                "device `GPU-1`",
+                uuid.as_str(),
+            ),
+            (
+                "resources: {gpus: [{pattern: '*A100*', name: ampere}]}".into(),
+                "`*A100*`",
+                "H200",
+            ),
+        ] {
+            let said = said(&gpus, &wrong);
+            assert!(
+                said.len() == 1 && said[0].contains(named) && said[0].contains(there),
+                "{wrong}: {said:?}"
+            );
+        }
+        let mixed = "flags: {migStrategy: mixed}, resources: {mig: [{pattern: '2g.*', name: two}, {pattern: '1g.*', name: one}]}";
+        let mixed = format!("{{{mixed}}}");
+        let found = said(&[instance(0, 1, "1g.18gb"), device(1)], &mixed);
+        assert!(
+            found.len() == 1 && found[0].contains("`2g.*`") && found[0].contains("1g.18gb"),
+            "{found:?}"
+        );
+        // What is renamed before it is shared has its new name there.
+        let renamed = "{resources: {gpus: [{pattern: '*', name: hopper}]}, sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}}";
+        let found = said(&gpus, renamed);
+        assert!(
+            found.len() == 1 && found[0].contains("nvidia.com/hopper"),
+            "{found:?}"
         );
     }
 

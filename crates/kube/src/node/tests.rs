@@ -32,6 +32,8 @@ struct World {
     held: Option<String>,
     asked: u32,
     made: u32,
+    /// Devices that fell off the bus.
+    lost: Vec<String>,
     fail: Option<Step>,
 }
 
@@ -99,7 +101,9 @@ impl Host for StandIn {
     }
     fn devices(&self) -> Result<Vec<DeviceRecord>, Fault> {
         self.step(Step::Slices)?;
-        Ok(vec![device(0), device(1), divided(2), mig(0), mig(1)])
+        let mut all = vec![device(0), device(1), divided(2), mig(0), mig(1)];
+        all.retain(|device| !self.world().lost.contains(&device.uuid));
+        Ok(all)
     }
     fn slices(&self) -> Result<Vec<SliceRecord>, Fault> {
         self.step(Step::Slices)?;
@@ -154,6 +158,9 @@ impl Cluster for StandIn {
         Ok(String::new())
     }
     fn resource_slices(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
+        Ok(Vec::new())
+    }
+    fn slices_of_all(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
         Ok(Vec::new())
     }
     fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {

@@ -24,6 +24,8 @@ struct StandIn {
     lists: std::sync::atomic::AtomicU32,
     writes: Mutex<u32>,
     denied: Mutex<Option<Refusal>>,
+    /// So many writes pass before that.
+    passing: Mutex<u32>,
 }
 
 impl StandIn {
@@ -73,7 +75,11 @@ impl StandIn {
 
     fn write(&self) -> Result<u32, Refusal> {
         if let Some(refusal) = self.denied.lock().expect("a lock").clone() {
-            return Err(refusal);
+            let mut passing = self.passing.lock().expect("a lock");
+            match passing.checked_sub(1) {
+                Some(left) => *passing = left,
+                None => return Err(refusal),
+            }
         }
         let mut conflicts = self.conflicts.lock().expect("a lock");
         if *conflicts > 0 {
@@ -101,6 +107,9 @@ impl Cluster for StandIn {
     }
     fn resource_slices(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
         self.lists.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(self.slices.lock().expect("a lock").clone())
+    }
+    fn slices_of_all(&self, _: &str) -> Result<Vec<ResourceSlice>, Refusal> {
         Ok(self.slices.lock().expect("a lock").clone())
     }
     fn create(&self, slice: &ResourceSlice) -> Result<ResourceSlice, Refusal> {
@@ -265,6 +274,13 @@ fn a_server_that_can_write_nothing_is_asked_again() {
             assert_eq!(held(), before, "what is there stays");
         }
     }
+    // It fills up between the two objects of a pool: half of a generation is passed over by the scheduler, as incomplete.
+    *server.passing.lock().expect("a lock") = 1;
+    publisher
+        .publish_if_due(&[device(0), device(1)])
+        .expect_err("the second write");
+    let generations = || -> Vec<i64> { held().iter().map(|slice| slice.spec.pool.generation).collect() };
+    assert_eq!(generations(), [2, 1]);
     *server.denied.lock().expect("a lock") = None;
     assert!(
         publisher
@@ -272,6 +288,7 @@ fn a_server_that_can_write_nothing_is_asked_again() {
             .expect("published")
             .changed
     );
+    assert_eq!(generations(), [3, 3], "the whole pool is written again");
     let devices = held()
         .into_iter()
         .flat_map(|slice| slice.spec.devices.unwrap_or_default());

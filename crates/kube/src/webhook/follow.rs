@@ -1,12 +1,11 @@
 //! The loop beside the webhook: pods that were admitted name templates, and it makes those that are missing, and removes those that no pod
 //! names any more. A template is known by what it asks for, so two loops that make it make the same, and nothing has to be kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Api, Client};
@@ -80,23 +79,41 @@ impl Named {
     }
 }
 
-/// How often templates that no pod names are looked for, and how old such a one has to be.
+/// How often templates that no pod names are looked for, and for how long none has to have named such a one.
 const COLLECT: Duration = Duration::from_secs(600);
-const AGE: i64 = 3600;
+const AGE: Duration = Duration::from_secs(3600);
+
+/// Templates that no pod names, by UID, with the look that found it so first. This process counts for itself: the API server's clock
+/// may be hours from this host's, and then a template that was just made would be old.
+#[derive(Debug, Default)]
+struct Unnamed(HashMap<String, Instant>);
+
+impl Unnamed {
+    /// Notes a look: these are all that no pod names now. Those of them that none has named for so long.
+    fn note(&mut self, unnamed: &HashSet<String>, now: Instant, age: Duration) -> Vec<String> {
+        self.0.retain(|uid, _| unnamed.contains(uid));
+        let due = |uid: &&String| {
+            let since = *self.0.entry((*uid).clone()).or_insert(now);
+            now.saturating_duration_since(since) >= age
+        };
+        unnamed.iter().filter(due).cloned().collect()
+    }
+}
 
 /// Makes what pods need, and removes what they need no more, for ever.
 pub async fn follow(client: Client, remark: Remark) {
     follow_every(client, remark, COLLECT, AGE).await;
 }
 
-/// The same, with these times: how often, and seconds.
-pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: i64) {
+/// The same, with these times.
+pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: Duration) {
     /// The pause after a failed watch.
     const PAUSE: Duration = Duration::from_secs(1);
     /// How often templates are tried that could not be made.
     const AGAIN: Duration = Duration::from_secs(2);
     let mut events = std::pin::pin!(watcher(Api::<Pod>::all(client.clone()), Config::default()));
     let (mut named, mut recent, mut unmade) = (Named::default(), Recent::default(), Unmade::default());
+    let mut unnamed = Unnamed::default();
     let mut again = tokio::time::interval(AGAIN);
     again.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut collect = tokio::time::interval(every);
@@ -107,7 +124,7 @@ pub async fn follow_every(client: Client, remark: Remark, every: Duration, age: 
         let event = tokio::select! {
             event = events.next() => event,
             _tick = collect.tick(), if is_listed => {
-                if let Err(why) = tidy(&client, &named, age).await {
+                if let Err(why) = tidy(&client, &named, &mut unnamed, age).await {
                     remark(&format!("ResourceClaimTemplates cannot be collected: {why}"));
                 }
                 continue;
@@ -196,27 +213,30 @@ async fn try_again(client: &Client, named: &Named, recent: &mut Recent, unmade: 
     }
 }
 
-/// Removes templates of the webhook's that no pod names, when they are old enough. A pod that comes meanwhile has its own made again:
-/// the watch tells of it afterwards.
-async fn tidy(client: &Client, named: &Named, age: i64) -> Result<(), String> {
+/// Removes templates of the webhook's that no pod has named for so long. A pod that comes meanwhile has its own made again: the watch
+/// tells of it afterwards.
+async fn tidy(client: &Client, named: &Named, unnamed: &mut Unnamed, age: Duration) -> Result<(), String> {
     let all: Api<ResourceClaimTemplate> = Api::all(client.clone());
     let ours = ListParams::default().labels(&format!("{MADE}=webhook"));
     let words = |error: kube::Error| crate::live::refusal(&error).to_string();
-    let now = Timestamp::now().as_second();
+    let mut found: HashMap<String, (String, String)> = HashMap::new();
     for template in all.list(&ours).await.map_err(words)?.items {
         let metadata = template.metadata;
-        let (Some(name), Some(namespace), Some(made)) =
-            (metadata.name, metadata.namespace, metadata.creation_timestamp)
-        else {
+        if let (Some(uid), Some(name), Some(namespace)) = (metadata.uid, metadata.name, metadata.namespace)
+            && !named.has(&namespace, &name)
+        {
+            found.insert(uid, (namespace, name));
+        }
+    }
+    let uids: HashSet<String> = found.keys().cloned().collect();
+    for uid in unnamed.note(&uids, Instant::now(), age) {
+        let Some((namespace, name)) = found.remove(&uid) else {
             continue;
         };
-        if now.saturating_sub(made.0.as_second()) < age || named.has(&namespace, &name) {
-            continue;
-        }
         let templates: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), &namespace);
         let this = DeleteParams {
             preconditions: Some(Preconditions {
-                uid: metadata.uid,
+                uid: Some(uid),
                 resource_version: None,
             }),
             ..DeleteParams::default()
@@ -274,5 +294,74 @@ mod tests {
             (&json!(one.name()), &json!("n"))
         );
         assert_eq!(needed(&Pod::default()), Ok(Vec::new()));
+    }
+
+    /// What is removed of two templates that no pod names, by a server of this age: neither its clock nor this host's counts.
+    #[tokio::test]
+    async fn a_template_is_as_old_as_it_was_seen_without_a_pod() {
+        use std::sync::{Arc, Mutex};
+        let template = |name: &str, made: &str| {
+            json!({"metadata": {"name": name, "namespace": "n", "uid": format!("u-{name}"), "creationTimestamp": made},
+                "spec": {"spec": {}}})
+        };
+        // An hour is long past by the one, and years away by the other.
+        let all = json!({"metadata": {"resourceVersion": "1"}, "items": [
+            template("behind", "1971-01-01T00:00:00Z"), template("ahead", "2199-01-01T00:00:00Z")]});
+        let deleted: Arc<Mutex<Vec<String>>> = Arc::default();
+        let noted = deleted.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let answer = match request.method().as_str() {
+                "GET" => all.to_string(),
+                _ => {
+                    let path = request.uri().path().to_owned();
+                    noted
+                        .lock()
+                        .expect("paths")
+                        .extend(path.rsplit('/').next().map(str::to_owned));
+                    template("gone", "2026-01-01T00:00:00Z").to_string()
+                }
+            };
+            async move {
+                Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::from(
+                    answer.into_bytes(),
+                )))
+            }
+        });
+        let client = Client::new(service, "default");
+        let (named, mut unnamed) = (Named::default(), Unnamed::default());
+        for _ in 0..3 {
+            tidy(&client, &named, &mut unnamed, AGE).await.expect("looked");
+        }
+        assert_eq!(
+            deleted.lock().expect("paths").len(),
+            0,
+            "none was seen for an hour"
+        );
+        tidy(&client, &named, &mut unnamed, Duration::ZERO)
+            .await
+            .expect("looked");
+        let mut gone = deleted.lock().expect("paths").clone();
+        gone.sort();
+        assert_eq!(gone, ["ahead", "behind"]);
+    }
+
+    #[test]
+    fn a_template_that_a_pod_names_again_is_new() {
+        let (mut unnamed, start) = (Unnamed::default(), Instant::now());
+        let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
+        let [both, one] = [&["a", "b"][..], &["a"]].map(|names| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<HashSet<_>>()
+        });
+        assert_eq!(unnamed.note(&both, at(0), AGE), [""; 0]);
+        assert_eq!(unnamed.note(&both, at(59), AGE), [""; 0]);
+        // A pod has the second.
+        assert_eq!(unnamed.note(&one, at(60), AGE), ["a"]);
+        assert_eq!(unnamed.note(&both, at(61), AGE), ["a"]);
+        assert_eq!(unnamed.note(&both, at(121), AGE).len(), 2);
+        assert_eq!(unnamed.note(&HashSet::new(), at(122), AGE), [""; 0]);
+        assert!(unnamed.0.is_empty());
     }
 }

@@ -1,10 +1,11 @@
 //! The Helm chart: rendered in each mode, each object held to the published types, and its rights to the calls that are made.
 //!
-//! `gtmpl` renders the templates. It knows Go's templates and not Helm's functions: `quote` and `toJson` are here, and the chart uses
-//! no others.
+//! `gtmpl` renders the templates. It knows Go's templates and not Helm's functions: `quote`, `toJson` and `fail` are here, and the
+//! chart uses no others.
 
 mod policies;
 mod server;
+mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -68,8 +69,19 @@ fn in_json(words: &[Word]) -> Result<Word, FuncError> {
     Ok(Word::String(back(one).to_string()))
 }
 
+fn fail(words: &[Word]) -> Result<Word, FuncError> {
+    Err(FuncError::Generic(
+        words.first().map(ToString::to_string).unwrap_or_default(),
+    ))
+}
+
 /// The chart's objects with these values over its own.
 fn rendered(over: &Value) -> Vec<Value> {
+    tried(over).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The same, or why the chart refuses these values.
+fn tried(over: &Value) -> Result<Vec<Value>, String> {
     let mut values: Value = serde_saphyr::from_str(&read(&folder().join("values.yaml"))).expect("values");
     merge(&mut values, over);
     let context = word(&json!({"Values": values, "Release": {"Namespace": "divvy-system", "Name": "divvy"}}));
@@ -84,12 +96,13 @@ fn rendered(over: &Value) -> Vec<Value> {
         template.add_funcs(&[
             ("quote", in_json as gtmpl::Func),
             ("toJson", in_json as gtmpl::Func),
+            ("fail", fail as gtmpl::Func),
         ]);
         template
             .parse(read(&file))
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let text = template.render(&gtmpl::Context::from(context.clone()));
-        let text = text.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let text = text.map_err(|error| format!("{}: {error}", file.display()))?;
         if text.trim().is_empty() {
             continue;
         }
@@ -97,7 +110,7 @@ fn rendered(over: &Value) -> Vec<Value> {
             .unwrap_or_else(|error| panic!("{}: {error}\n{text}", file.display()));
         objects.extend(documents.into_iter().filter(|one| !one.is_null()));
     }
-    objects
+    Ok(objects)
 }
 
 fn merge(into: &mut Value, over: &Value) {
@@ -118,6 +131,12 @@ fn merge(into: &mut Value, over: &Value) {
     }
 }
 
+/// A configuration of NVIDIA's device plugin.
+fn nvidias_file() -> Value {
+    json!({"version": "v1", "flags": {"migStrategy": "mixed"},
+        "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}})
+}
+
 /// Every mode that the chart has.
 fn modes() -> Vec<(&'static str, Value)> {
     vec![
@@ -134,8 +153,16 @@ fn modes() -> Vec<(&'static str, Value)> {
         ),
         ("without webhook", json!({"webhook": {"enabled": false}})),
         (
+            "fallback with NVIDIA's file",
+            json!({"mode": "fallback", "extender": {"enabled": false}, "metrics": {"enabled": true},
+                "devicePlugin": {"config": nvidias_file(), "allocation": "packed"}}),
+        ),
+        (
             "with all that is optional",
-            json!({"latencyClass": true, "webhook": {"deviceMemory": "80GiB", "caBundle": "Cg==", "certManagerCertificate": "a/b"},
+            json!({"latencyClass": true, "overcommitCores": 150,
+                "metrics": {"enabled": true, "scraperCIDRs": ["10.0.0.3/32"]},
+                "webhook": {"deviceMemory": "80GiB", "caBundle": "Cg==", "certManagerCertificate": "a/b",
+                    "gpushareMib": true, "bareGpuIsSlice": true, "clientNames": ["apiserver"]},
                 "nodeSelector": {"gpu": "yes"}, "controlPlaneCIDRs": ["10.0.0.1/32", "10.0.0.2/32"]}),
         ),
     ]
@@ -177,6 +204,7 @@ fn check(object: &Value) -> Result<Vec<String>, String> {
     let of = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
     match (of("apiVersion").as_str(), of("kind").as_str()) {
         ("v1", "ServiceAccount") => unknown::<core::v1::ServiceAccount>(object),
+        ("v1", "ConfigMap") => unknown::<core::v1::ConfigMap>(object),
         ("v1", "Service") => unknown::<core::v1::Service>(object),
         ("v1", "Pod") => unknown::<core::v1::Pod>(object),
         ("apps/v1", "DaemonSet") => unknown::<apps::v1::DaemonSet>(object),
@@ -304,7 +332,7 @@ fn helm_refuses_values_that_the_chart_does_not_have() {
             .collect::<BTreeSet<_>>()
     };
     assert_eq!(named(&schema), there(&own));
-    for group in ["webhook", "extender"] {
+    for group in ["webhook", "extender", "metrics", "devicePlugin"] {
         assert_eq!(named(&schema["properties"][group]), there(&own[group]), "{group}");
     }
     for (wrong, at) in [
@@ -313,6 +341,12 @@ fn helm_refuses_values_that_the_chart_does_not_have() {
         (json!({"latencyClass": "yes"}), ".latencyClass"),
         (json!({"webhook": {"replicas": 0}}), ".webhook.replicas"),
         (json!({"nodeSelector": {"gpu": true}}), ".nodeSelector.gpu"),
+        (json!({"overcommitCores": 99}), ".overcommitCores"),
+        (json!({"metrics": {"port": "http"}}), ".metrics.port"),
+        (
+            json!({"devicePlugin": {"allocation": "pack"}}),
+            ".devicePlugin.allocation",
+        ),
         (json!({"controlPlaneCIDRs": "10.0.0.1/32"}), ".controlPlaneCIDRs"),
         (
             json!({"extender": {"clientNames": [""]}}),
@@ -357,10 +391,8 @@ fn modes_have_what_they_need() {
         .find(|one| one["kind"] == "DaemonSet")
         .expect("a DaemonSet");
     let arguments = &node["spec"]["template"]["spec"]["containers"][1]["args"];
-    assert!(
-        arguments.to_string().contains(r#""--prefer","spread""#),
-        "{arguments}"
-    );
+    let ordered = r#""--prefer","spread","--overcommit-cores","100""#;
+    assert!(arguments.to_string().contains(ordered), "{arguments}");
     let own = json!(["GPU-5a7c", "GPU-91f0"]);
     let dra = json!({"devices": own, "wholeDevices": ["GPU-5a7c"], "sharedDevices": ["GPU-91f0"]});
     let fallback = json!({"mode": "fallback", "devices": own});
@@ -656,7 +688,7 @@ async fn the_webhooks_rights_are_the_calls_that_it_makes() {
         client,
         Arc::new(|_: &str| {}),
         Duration::from_millis(100),
-        0,
+        Duration::ZERO,
     ));
     assert_eq!(until(&calls, &rights).await, rights);
 }

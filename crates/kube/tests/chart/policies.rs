@@ -320,6 +320,20 @@ fn the_webhook_is_asked_about_pods_that_ask_for_gpus() {
             ),
         ],
     );
+    // With HAMi's meaning of the bare name, a pod of that name comes to the webhook, and another vendor's does not.
+    let bare = rendered(&json!({"webhook": {"bareGpuIsSlice": true}}));
+    let bare = bare
+        .iter()
+        .find(|one| one["kind"] == "MutatingWebhookConfiguration");
+    let bare = &bare.expect("a webhook")["webhooks"][0]["matchConditions"];
+    holds(
+        &json!({"matchConditions": bare, "validations": []}),
+        &[
+            ("the bare name", limits("nvidia.com/gpu"), "accepted"),
+            ("gpushare's", limits("aliyun.com/gpu-mem"), "accepted"),
+            ("another vendor's", limits("example.com/gpu"), "passed over"),
+        ],
+    );
 }
 
 /// Puts these fields over those of an object.

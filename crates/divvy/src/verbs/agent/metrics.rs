@@ -53,9 +53,21 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         None if is_own => run.path().join("metrics.token"),
         None => PathBuf::from("/etc/divvy/metrics.token"),
     };
-    token(&file)?;
-    let cannot = |error: &io::Error| cannot_listen(args.listen, error);
-    let listener = TcpListener::bind(args.listen).map_err(|error| cannot(&error))?;
+    let run = run.clone();
+    serve_figures(args.listen, &file, Arc::new(move || figures(&run)))
+}
+
+/// What is served: figures in Prometheus' text format.
+pub(crate) type Figures = Arc<dyn Fn() -> io::Result<String> + Send + Sync>;
+
+/// Serves these figures to callers with the token in this file, until it is ended.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn serve_figures(address: SocketAddr, file: &Path, figures: Figures) -> Result<u8, Fault> {
+    token(file)?;
+    let cannot = |error: &io::Error| cannot_listen(address, error);
+    let listener = TcpListener::bind(address).map_err(|error| cannot(&error))?;
     let address = listener.local_addr().map_err(|error| cannot(&error))?;
     output::print(&format!(
         "http://{address}/metrics for callers with the token in {}",
@@ -72,9 +84,9 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             callers.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let (its, run, file) = (callers.clone(), run.clone(), file.clone());
+        let (its, figures, file) = (callers.clone(), figures.clone(), file.to_owned());
         let served = std::thread::Builder::new().spawn(move || {
-            let _caller_is_gone = serve(stream, &run, &file);
+            let _caller_is_gone = serve(stream, &figures, &file);
             its.fetch_sub(1, Ordering::Relaxed);
         });
         if served.is_err() {
@@ -145,7 +157,7 @@ fn token(file: &Path) -> Result<String, Fault> {
     Ok(text)
 }
 
-fn serve(mut stream: TcpStream, run: &RunDir, file: &Path) -> io::Result<()> {
+fn serve(mut stream: TcpStream, figures: &Figures, file: &Path) -> io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     // In all, however the request comes in parts.
     let deadline = Instant::now() + TIMEOUT;
@@ -163,7 +175,7 @@ fn serve(mut stream: TcpStream, run: &RunDir, file: &Path) -> io::Result<()> {
         }
     }
     let request = String::from_utf8_lossy(&request);
-    let (status, body) = answer(&request, &token(file), || figures(run));
+    let (status, body) = answer(&request, &token(file), || figures());
     let more = if status.starts_with("401") {
         "WWW-Authenticate: Bearer\r\n"
     } else {
@@ -216,7 +228,10 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// What the agent's socket says.
-fn figures(run: &RunDir) -> io::Result<String> {
+///
+/// # Errors
+/// No agent listens, or it does not answer in time.
+pub(crate) fn figures(run: &RunDir) -> io::Result<String> {
     let mut agent = UnixStream::connect(run.socket())?;
     agent.set_read_timeout(Some(TIMEOUT))?;
     agent.write_all(b"GET /metrics HTTP/1.1\r\nHost: divvy\r\nConnection: close\r\n\r\n")?;

@@ -2,7 +2,7 @@
 
 mod helper;
 mod install;
-mod metrics;
+pub(crate) mod metrics;
 pub mod split;
 pub(super) mod units;
 

@@ -9,15 +9,16 @@ use divvy_kube::device_plugin::allocate::Allocator;
 use divvy_kube::device_plugin::config::{self, Config};
 use divvy_kube::device_plugin::granted::{Granted, ThisCluster, counted};
 use divvy_kube::device_plugin::prefer::Choice;
-use divvy_kube::device_plugin::resources::resources;
+use divvy_kube::device_plugin::resources::{resources, unmatched};
 use divvy_kube::device_plugin::serve::{Terms, serve};
 use divvy_kube::grants::Believed;
 use divvy_kube::live::Live;
 use divvy_kube::server::Folders;
+use divvy_kube::split::Split;
 use divvy_kube::state::State;
 use divvy_model::{Code, DeviceRecord, Fault};
 
-use super::dra_plugin::{Said, ended, node_name};
+use super::dra_plugin::{Said, ended, lines, node_name};
 use super::host::ThisNode;
 use super::podlist::PodList;
 use crate::context::Context;
@@ -85,6 +86,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             config.passed_over.join(", ")
         ));
     }
+    let split = Split::new(&args.device, &[], &[])?;
     // What is wrong with it is said at once.
     args.grant_key.as_deref().map(Believed::read).transpose()?;
     let folders = Folders::find(&args.kubelet_dir)?;
@@ -112,7 +114,7 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
         allocator: allocator.clone(),
         granted: granted.clone(),
         config,
-        only: args.device.clone(),
+        split,
         told: None,
     };
     looks.look()?;
@@ -181,42 +183,43 @@ struct Looks {
     allocator: Arc<Allocator>,
     granted: Option<Arc<Granted>>,
     config: Config,
-    only: Vec<String>,
+    split: Split,
     /// What the node's annotation was told last.
     told: Option<String>,
 }
 
 impl Looks {
-    /// Looks at the devices once; the devices.
-    fn look(&self) -> Result<Vec<DeviceRecord>, Fault> {
+    /// Looks at the devices once; the devices, and names that are of none of them.
+    fn look(&self) -> Result<(Vec<DeviceRecord>, Vec<Fault>), Fault> {
         let mut devices = self.allocator.devices()?;
-        let is_meant = |uuid: &str| {
-            self.only.is_empty()
-                || self
-                    .only
-                    .iter()
-                    .any(|start| !start.is_empty() && uuid.starts_with(start.as_str()))
-        };
-        devices.retain(|device| is_meant(&device.uuid));
+        let mut names = self.split.unmatched(&devices);
+        devices.retain(|device| self.split.has(device));
         let found = match &self.granted {
             Some(_) => vec![counted(&devices)],
-            None => resources(&devices, &self.config)?,
+            None => {
+                names.extend(unmatched(&devices, &self.config)?);
+                resources(&devices, &self.config)?
+            }
         };
         self.allocator.set(found);
-        Ok(devices)
+        Ok((devices, names))
     }
 
     /// Looks for ever. What goes wrong is said once, until it changes.
     fn watch(&mut self, pods: &PodList) {
         let (mut said, mut trouble) = (Said::default(), Said::default());
+        let mut misnamed = Said::default();
         for turn in 0_u64.. {
             if turn % TELL == 0 {
                 // Whatever others wrote there meanwhile.
                 self.told = None;
             }
-            let looked = self.look().and_then(|devices| match &self.granted {
-                Some(granted) => granted.announce(&devices, &mut self.told),
-                None => Ok(()),
+            let looked = self.look().and_then(|(devices, names)| {
+                misnamed.say(lines(&names));
+                match &self.granted {
+                    Some(granted) => granted.announce(&devices, &mut self.told),
+                    None => Ok(()),
+                }
             });
             said.say(looked.err().as_ref().map(line).unwrap_or_default());
             let mut failed = self.allocator.restore();

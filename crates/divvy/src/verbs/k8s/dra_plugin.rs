@@ -6,12 +6,15 @@ use std::time::{Duration, SystemTime};
 
 use divvy_container::cdi;
 use divvy_kube::bites::Bites;
+use divvy_kube::device_plugin::left::Left;
 use divvy_kube::health::Watch;
+use divvy_kube::kept::Host;
 use divvy_kube::live::Live;
 use divvy_kube::node::Node;
 use divvy_kube::order::Prefer;
 use divvy_kube::pods::Pods;
 use divvy_kube::publish::Publisher;
+use divvy_kube::rivals::rivals;
 use divvy_kube::server::{Folders, serve};
 use divvy_kube::split::Split;
 use divvy_kube::state::State;
@@ -78,6 +81,8 @@ impl From<Preferred> for Prefer {
 
 /// How often it looks whether devices have come or gone.
 const LOOK: Duration = Duration::from_secs(10);
+/// After so many looks, an hour, it asks whether another driver publishes its devices too.
+const RIVALS: u64 = 360;
 /// After so many looks it compares its claims with the API server's.
 const SWEEP: u64 = 6;
 
@@ -111,13 +116,20 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
             runtime: tokio::runtime::Handle::current(),
         };
         let (most_cores, prefer) = (args.overcommit_cores, Prefer::from(args.prefer));
+        let mut earlier = Earlier {
+            left: Left::new(folders.allocations()),
+            context: context.clone(),
+            directory: args.cdi_directory.clone(),
+        };
         std::thread::spawn(move || {
             let publisher = Publisher::new(published.cluster(), published.name(), most_cores);
             look(
                 &published,
-                publisher.preferring(prefer).splitting(split),
+                publisher.preferring(prefer).splitting(split.clone()),
+                &split,
                 watch,
                 &pods,
+                &mut earlier,
             );
         });
         let ended = ended()?;
@@ -150,22 +162,67 @@ pub(super) fn node_name(given: Option<&str>) -> Result<String, Fault> {
     }
 }
 
+/// Slices of a device plugin that served this node before.
+struct Earlier {
+    left: Left,
+    context: Context,
+    directory: PathBuf,
+}
+
+impl Earlier {
+    /// Ends what no pod has any more; what failed.
+    fn sweep(&mut self, pods: &Pods) -> Vec<Fault> {
+        let host = || Box::new(ThisNode::new(self.context.clone(), self.directory.clone())) as Box<dyn Host>;
+        let (ended, failed) = self.left.sweep(host, pods);
+        for slice in ended {
+            remark(&format!(
+                "ended slice {slice} of the device plugin that served this node: no pod has it"
+            ));
+        }
+        failed
+    }
+}
+
 /// Looks at devices, claims and slices for ever. What goes wrong is said once, until it changes.
-fn look(node: &Node, mut publisher: Publisher<'_>, mut watch: Watch, pods: &PodList) {
-    let mut bites = Bites::default();
+fn look(
+    node: &Node,
+    mut publisher: Publisher<'_>,
+    split: &Split,
+    mut watch: Watch,
+    pods: &PodList,
+    earlier: &mut Earlier,
+) {
+    let (mut bites, mut rivals_due) = (Bites::default(), 0);
     let (mut said, mut trouble) = (Said::default(), Said::default());
+    let (mut misnamed, mut rivalling) = (Said::default(), Said::default());
     for turn in 0_u64.. {
         let devices = node.devices();
         if let Ok(devices) = &devices {
+            misnamed.say(lines(&split.unmatched(devices)));
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let now = now.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));
             watch.note(node.name(), devices, now);
+            if turn >= rivals_due
+                && let Ok(slices) = node.cluster().slices_of_all(node.name())
+            {
+                rivals_due = turn + RIVALS;
+                rivalling.say(lines(&rivals(&slices, devices, split)));
+            }
         }
         let done = devices.and_then(|devices| {
             let published = publisher.publish_if_due(&devices);
             published.map_err(|refusal| {
-                Fault::new(Code::Cluster, "this node's devices cannot be published")
-                    .cause(refusal.to_string())
+                let why = refusal.to_string();
+                // As etcd says it, through the API server.
+                let is_full = why.contains("database space exceeded");
+                let fault = Fault::new(Code::Cluster, "this node's devices cannot be published").cause(why);
+                match is_full {
+                    true => fault.hint(
+                        "etcd is full: compact and defragment it, or raise its quota, and disarm its alarm; claims \
+                         that are allocated are prepared meanwhile",
+                    ),
+                    false => fault,
+                }
             })
         });
         said.say(match done {
@@ -190,7 +247,11 @@ fn look(node: &Node, mut publisher: Publisher<'_>, mut watch: Watch, pods: &PodL
             let aside = aside
                 .iter()
                 .map(|uid| format!("the record of claim {uid} is damaged and set aside"));
-            let all: Vec<String> = failed.iter().map(line).chain(aside).collect();
+            let left = listed
+                .as_ref()
+                .map(|pods| earlier.sweep(pods))
+                .unwrap_or_default();
+            let all: Vec<String> = failed.iter().chain(&left).map(line).chain(aside).collect();
             trouble.say(all.join("; "));
         }
         if let (Ok(slices), Some(pods)) = (node.slices(), &listed) {
@@ -213,6 +274,11 @@ fn tell(node: &Node, bites: &mut Bites, slices: &[SliceRecord], pods: &Pods) {
             let _told = bite.tell(node.cluster(), node.name(), &container);
         }
     }
+}
+
+/// Failures in one line for the log.
+pub(super) fn lines(faults: &[Fault]) -> String {
+    faults.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 /// Words for the log that are not repeated.

@@ -1,30 +1,64 @@
 //! `divvy k8s metrics`: figures of this node's slices with their pods' names, as Prometheus reads them (text format 0.0.4).
 
 use std::fmt::Write;
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use divvy_model::Fault;
 use divvy_model::exposition::{head, label};
 
-use super::top::{PodSlice, collect};
+use super::dra_plugin::Said;
+use super::top::{PodSlice, collect, of_slices};
 use crate::context::Context;
 use crate::output;
+use crate::report::line;
+use crate::verbs::agent::metrics::{figures, serve_figures};
 
 /// Flags of `divvy k8s metrics`.
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Examples:
   divvy k8s metrics
-  divvy k8s metrics | sponge /var/lib/node_exporter/textfile/divvy.prom")]
+  divvy k8s metrics | sponge /var/lib/node_exporter/textfile/divvy.prom
+  divvy k8s metrics --listen 0.0.0.0:9445 --token-file /etc/divvy/metrics.token
+
+With --listen it serves them at /metrics, with the agent's own figures, to callers that show the token (Authorization: Bearer).")]
 pub struct Args {
     /// The kubelet's root directory
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
+    /// Serve them at this address, together with the agent's, until it is ended
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "token_file")]
+    listen: Option<SocketAddr>,
+    /// The file with the token that a caller must have, mode 0600; made where it is missing
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    token_file: Option<PathBuf>,
 }
 
-/// Prints them.
+/// Prints them, or serves them.
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
-    output::print(&text(&collect(&args.kubelet_dir, context)?))?;
-    Ok(0)
+    let (Some(address), Some(file)) = (args.listen, &args.token_file) else {
+        output::print(&text(&collect(&args.kubelet_dir, context)?))?;
+        return Ok(0);
+    };
+    let (context, kubelet) = (context.clone(), args.kubelet_dir.clone());
+    let said = Mutex::new(Said::default());
+    serve_figures(
+        address,
+        file,
+        Arc::new(move || {
+            // It starts no agent: another container has that, with the rights that an agent needs.
+            let agent = context.agent_if_any().ok_or(io::ErrorKind::NotConnected)?;
+            let slices = agent
+                .slices()
+                .map_err(|fault| io::Error::other(fault.to_string()))?;
+            let (items, trouble) = of_slices(&slices.body.items, &kubelet);
+            let trouble = trouble.as_ref().map(line).unwrap_or_default();
+            said.lock().unwrap_or_else(PoisonError::into_inner).say(trouble);
+            Ok(figures(&context.peek())? + &text(&items))
+        }),
+    )
 }
 
 fn text(items: &[PodSlice]) -> String {

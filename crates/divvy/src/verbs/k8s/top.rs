@@ -63,17 +63,26 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
 /// The slices that pods have, one for each container.
 pub(super) fn collect(kubelet: &Path, context: &Context) -> Result<Vec<PodSlice>, Fault> {
     let slices = context.agent()?.slices()?.body.items;
-    let pods = match ask(kubelet) {
-        Ok(pods) => pods,
-        Err(fault) => {
-            remark(&format!("pods are not shown: {}", line(&fault)));
-            Pods::default()
-        }
+    let (found, trouble) = of_slices(&slices, kubelet);
+    if let Some(fault) = trouble {
+        remark(&format!("pods are not shown: {}", line(&fault)));
+    }
+    Ok(found)
+}
+
+/// Those among these slices that pods have, and why the pods are not known where they are not.
+pub(super) fn of_slices(slices: &[SliceRecord], kubelet: &Path) -> (Vec<PodSlice>, Option<Fault>) {
+    let (pods, trouble) = match ask(kubelet) {
+        Ok(pods) => (pods, None),
+        Err(fault) => (Pods::default(), Some(fault)),
     };
     // A command says whose a slice is, and any user may write such a command.
     let own = rustix::process::geteuid().as_raw();
     let made_here = slices.iter().filter(|slice| slice.uid == own);
-    Ok(made_here.flat_map(|slice| of_slice(slice, &pods)).collect())
+    (
+        made_here.flat_map(|slice| of_slice(slice, &pods)).collect(),
+        trouble,
+    )
 }
 
 fn of_slice(slice: &SliceRecord, pods: &Pods) -> Vec<PodSlice> {

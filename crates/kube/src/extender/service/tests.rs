@@ -206,6 +206,50 @@ fn filter_and_prioritize_answer_as_kube_scheduler_reads() {
     );
 }
 
+/// kube-scheduler asks for pods that it never binds, and for one pod many times: a question takes nothing and forgets nothing.
+#[test]
+fn questions_change_nothing() {
+    let server = Arc::new(Server::default());
+    let extender = extender(&server, 3);
+    for (name, fate) in [("bound", 0), ("in-doubt", 3)] {
+        server.add(name, 600, 40);
+        server.fates.lock().expect("fates").push(fate);
+        let _in_doubt = extender.bind(&bind(name, "n0"));
+    }
+    let before = extender.look(|ledger| format!("{ledger:?}"));
+    assert!(
+        before.contains("uid-in-doubt"),
+        "the ledger is told in whole: {before}"
+    );
+    let calls = server.version.load(Ordering::Relaxed);
+    server.add("asked", 900, 90);
+    let names: Vec<String> = (0..4).map(|node| format!("n{node}")).collect();
+    let mut answers = std::collections::BTreeSet::new();
+    for uid in ["uid-asked", "uid-bound", "uid-in-doubt", "uid-unknown"] {
+        for (memory, gpus) in [("900", "1"), ("900", "2"), ("5000", "1"), ("x", "1")] {
+            let limits =
+                json!({"divvy.dev/gpu": gpus, "divvy.dev/gpumem": memory, "divvy.dev/gpucores": "90"});
+            let pod = json!({"metadata": {"name": "asked", "namespace": "n", "uid": uid},
+                "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}});
+            let arguments = json!({"Pod": pod, "NodeNames": names});
+            for path in ["/filter", "/prioritize", "/filter"] {
+                answers.insert(format!(
+                    "{path} {uid} {memory} {gpus} {}",
+                    post(&extender, path, &arguments).1
+                ));
+            }
+        }
+    }
+    // The second question of each kind had the answer of the first.
+    assert_eq!(answers.len(), 32, "{answers:?}");
+    assert_eq!(extender.look(|ledger| format!("{ledger:?}")), before);
+    assert_eq!(
+        server.version.load(Ordering::Relaxed),
+        calls + 1,
+        "no pod was written"
+    );
+}
+
 /// Keys are read again while it runs: what it signs next has the new key, and files that are no keys change nothing.
 #[test]
 fn a_changed_key_signs_the_next_bind() {

@@ -154,3 +154,53 @@ fn a_driver_that_is_killed_at_any_point_leaves_nothing() {
         }
     }
 }
+
+/// A device that falls off the bus under a pod: the kubelet may ask again, the pod can be deleted, and nothing new goes there.
+#[test]
+fn a_gpu_that_is_lost_while_it_is_prepared_can_be_given_back() {
+    let mut bench = Bench::new();
+    let [running, new, other] = [("u-1", 0), ("u-2", 0), ("u-3", 1)].map(|(uid, index)| {
+        bench
+            .stand_in
+            .allocate(uid, &[("a", shared(index), Some((uid, 4096, 30)))])
+    });
+    let before = bench.node().prepare(&running).expect("prepared");
+    let (mut watch, reports) = crate::health::Watch::new();
+    let health = |watch: &mut crate::health::Watch, bench: &Bench| {
+        watch.note("node", &bench.node().devices().expect("devices"), 1);
+        let reports = reports.borrow();
+        let found = reports.iter().find(|report| report.device == shared(0));
+        found.map(|report| report.trouble.clone())
+    };
+    assert_eq!(health(&mut watch, &bench).as_deref(), Some(""));
+    bench.stand_in.world().lost.push(device(0).uuid);
+    assert!(health(&mut watch, &bench).is_some_and(|trouble| trouble.contains("lost")));
+    for restarted in [false, true] {
+        if restarted {
+            bench.restart();
+        }
+        assert_eq!(
+            bench.node().prepare(&running).expect("a container starts again"),
+            before
+        );
+        let refused = bench.node().prepare(&new).expect_err("it is gone");
+        assert!(
+            refused.code == Code::Claim && refused.message.contains("no device"),
+            "{refused:?}"
+        );
+        bench.check(1);
+    }
+    let (gone, failed) = bench.node().reconcile(None);
+    assert!(
+        gone.is_empty() && failed.is_empty(),
+        "a pod has it: {gone:?} {failed:?}"
+    );
+    bench.node().prepare(&other).expect("the other device");
+    bench.check(2);
+    bench.node().unprepare(&running).expect("its pod is deleted");
+    bench.check(1);
+    bench.stand_in.world().lost.clear();
+    assert_eq!(health(&mut watch, &bench).as_deref(), Some(""));
+    bench.node().prepare(&new).expect("it is back");
+    bench.check(2);
+}
