@@ -1,7 +1,10 @@
 //! The scheduler extender over a simulated cluster: how long filter and prioritize take, as a scheduler with names of nodes sends
-//! them, and how many binds a second go through beside an API server that takes its time. `cargo xtask bench extender`.
+//! them, by themselves and over HTTP at loopback, and how many binds a second go through beside an API server that takes its time.
+//! `cargo xtask bench extender`.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +15,7 @@ use divvy_kube::cluster::Refusal;
 use divvy_kube::extender::cluster::{Binding, Failed, Pods};
 use divvy_kube::extender::service::Extender;
 use divvy_kube::grants::{Believed, GRANTS, SIGNATURE, Signer};
-use divvy_kube::https::Answer;
+use divvy_kube::https::{Answer, Callers, serve};
 use divvy_kube::names::Terms;
 use divvy_placement::fallback::{Gpu, Grant};
 use k8s_openapi::api::core::v1::Pod;
@@ -114,6 +117,61 @@ fn fill(extender: &Extender, nodes: usize) {
     });
 }
 
+/// kube-scheduler's side: it asks one question after the other on a connection that it keeps.
+struct Scheduler {
+    stream: BufReader<TcpStream>,
+    _server: tokio::runtime::Runtime,
+}
+
+impl Scheduler {
+    /// Of an extender that is served at loopback.
+    fn of(extender: Arc<Extender>) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))?;
+        let address = listener.local_addr()?;
+        runtime.spawn(serve(
+            listener,
+            None,
+            Callers::All,
+            extender,
+            Arc::new(|_: &str| {}),
+            std::future::pending(),
+        ));
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream: BufReader::new(stream),
+            _server: runtime,
+        })
+    }
+
+    /// Asks; the status and the body.
+    fn post(&mut self, path: &str, body: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream
+            .get_mut()
+            .write_all(&[head.as_bytes(), body].concat())?;
+        let (mut status, mut length) = (0, 0);
+        loop {
+            let mut line = String::new();
+            ensure!(self.stream.read_line(&mut line)? > 0, "the extender hung up");
+            let line = line.trim().to_ascii_lowercase();
+            match line.split_once(' ') {
+                _ if line.is_empty() => break,
+                Some(("http/1.1", words)) => status = words.get(..3).unwrap_or_default().parse()?,
+                Some(("content-length:", number)) => length = number.trim().parse()?,
+                _ => {}
+            }
+        }
+        let mut text = vec![0; length];
+        self.stream.read_exact(&mut text)?;
+        Ok((status, text))
+    }
+}
+
 fn percentile(sorted: &[Duration], percent: usize) -> f64 {
     let place = (sorted.len() * percent / 100).min(sorted.len() - 1);
     sorted[place].as_secs_f64() * 1000.0
@@ -128,21 +186,35 @@ fn main() -> anyhow::Result<()> {
     });
     let (key, _) = Signer::make()?;
     let signer = Signer::of(key.as_bytes()).map_err(anyhow::Error::msg)?;
-    let extender = Extender::new(server.clone(), Terms::default(), signer, Believed::default());
+    let extender = Arc::new(Extender::new(
+        server.clone(),
+        Terms::default(),
+        signer,
+        Believed::default(),
+    ));
     fill(&extender, args.nodes);
     let names: Vec<String> = (0..args.nodes).map(|node| format!("n{node}")).collect();
     println!("{} nodes x 8 GPUs, 60 % full", args.nodes);
 
     let mut targets = Vec::new();
-    for path in ["/filter", "/prioritize"] {
+    let mut scheduler = Scheduler::of(extender.clone())?;
+    for (path, over_http) in [
+        ("/filter", false),
+        ("/prioritize", false),
+        ("/filter", true),
+        ("/prioritize", true),
+    ] {
         let mut times = Vec::new();
         for place in 0..args.pods.min(300) {
             let body = json!({"Pod": pod(place), "NodeNames": names}).to_string();
             let begin = Instant::now();
-            let (status, text) = extender.answer(path, body.as_bytes());
+            let (status, text) = match over_http {
+                true => scheduler.post(path, body.as_bytes())?,
+                false => extender.answer(path, body.as_bytes()),
+            };
             times.push(begin.elapsed());
             ensure!(status == 200, "{path}: {status}");
-            if path == "/filter" {
+            if path == "/filter" && !over_http {
                 let answer: Value = serde_json::from_slice(&text)?;
                 let fit = answer["NodeNames"].as_array().map_or(0, Vec::len);
                 ensure!(fit > 0, "no node fits");
@@ -156,9 +228,11 @@ fn main() -> anyhow::Result<()> {
         }
         times.sort_unstable();
         println!(
-            "{path:<14} p50 {:>7.2} ms   p99 {:>7.2} ms",
+            "{:<14} p50 {:>7.2} ms   p99 {:>7.2} ms{}",
+            path,
             percentile(&times, 50),
-            percentile(&times, 99)
+            percentile(&times, 99),
+            if over_http { "   over HTTP" } else { "" }
         );
     }
 
