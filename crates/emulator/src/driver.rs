@@ -220,6 +220,11 @@ impl Driver {
             .ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 
+    /// The event of a handle.
+    pub fn event(&self, handle: u64) -> Result<Arc<Event>> {
+        self.events.get(handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
     /// What is kept for the device of a CUdevice.
     pub fn defaults(&self, ordinal: CUdevice) -> Result<&Defaults> {
         Ok(&self.defaults[self.device(ordinal)?.ordinal])

@@ -1,6 +1,5 @@
 //! The command line: `run`, and two words that the kit says to itself.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use clap::Subcommand;
 use crate::finding::{Finding, Verdict};
 use crate::folder::Folder;
 use crate::kit::{Kit, OWN_WORDS};
+use crate::output::{complain, say};
 use crate::part::{PARTS, find};
 use crate::report::{self, Report};
 use crate::run::{CUT, Options, follow_runner, run, try_device};
@@ -80,15 +80,6 @@ pub enum Inner {
 /// Ended as wanted; some promise fails; it could not be done.
 const FAILS: u8 = 1;
 const CANNOT: u8 = 2;
-
-/// Prints a line. The reader may have gone, or its disk may be full: the results are in files.
-pub(crate) fn say(line: &str) {
-    let _unread = writeln!(std::io::stdout(), "{line}");
-}
-
-fn complain(why: &str) {
-    let _unread = writeln!(std::io::stderr(), "error: {why}");
-}
 
 /// Does what it is told.
 #[must_use]

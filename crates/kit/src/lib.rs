@@ -14,6 +14,7 @@ mod full;
 pub mod gpu;
 mod kit;
 mod machine;
+mod output;
 mod part;
 mod parts;
 mod place;

@@ -3,6 +3,7 @@
 //!
 //! One worker. Engine and C take turns, so that whatever else the machine does falls on both; medians of the rounds.
 
+mod all;
 mod buffers;
 mod clock;
 mod device;
@@ -19,10 +20,11 @@ use anyhow::ensure;
 use clap::{Parser, ValueEnum};
 use divvy_ptx::{Engine, Stats};
 
+use all::all;
 use clock::{median, spent};
 use native::Native;
 use report::{Row, json, table};
-use workload::{Workload, all};
+use workload::Workload;
 
 /// Measure the PTX engine on twelve kernels, beside the same loops in C and the same kernels on PoCL
 #[derive(Parser)]

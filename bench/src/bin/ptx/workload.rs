@@ -2,7 +2,6 @@
 
 use divvy_ptx::{Engine, Stats};
 
-use super::buffers;
 use super::device::{Four, Lent};
 use super::kernel::{Kernel, difference, values};
 use super::native::Native;
@@ -25,28 +24,14 @@ pub trait Workload {
     fn difference(&self) -> f64;
 }
 
-/// All of them, at the sizes we publish divided by `shrink`.
-pub fn all(shrink: usize) -> anyhow::Result<Vec<Box<dyn Workload>>> {
-    let mut workloads: Vec<Box<dyn Workload>> = vec![
-        Box::new(Saxpy::new((1 << 20) / shrink)?),
-        Box::new(Matmul::new(256 / shrink)?),
-        Box::new(Nbody::new(2048 / shrink)?),
-        Box::new(Mandelbrot::new(512 / shrink)?),
-    ];
-    for workload in buffers::all(shrink)? {
-        workloads.push(Box::new(workload));
-    }
-    Ok(workloads)
-}
-
-struct Saxpy {
+pub struct Saxpy {
     kernel: Kernel,
     x: Vec<f32>,
     sums: [Vec<f32>; 2],
 }
 
 impl Saxpy {
-    fn new(n: usize) -> anyhow::Result<Saxpy> {
+    pub fn new(n: usize) -> anyhow::Result<Saxpy> {
         let kernel = Kernel::new(
             include_str!("../../../../crates/ptx/tests/kernels/saxpy.ptx"),
             "saxpy",
@@ -94,7 +79,7 @@ impl Workload for Saxpy {
     }
 }
 
-struct Matmul {
+pub struct Matmul {
     kernel: Kernel,
     n: usize,
     factors: [Vec<f32>; 2],
@@ -102,7 +87,7 @@ struct Matmul {
 }
 
 impl Matmul {
-    fn new(n: usize) -> anyhow::Result<Matmul> {
+    pub fn new(n: usize) -> anyhow::Result<Matmul> {
         let kernel = Kernel::new(
             include_str!("../../../../crates/ptx/tests/kernels/matmul.ptx"),
             "matmul_f32",
@@ -153,7 +138,7 @@ impl Workload for Matmul {
     }
 }
 
-struct Nbody {
+pub struct Nbody {
     kernel: Kernel,
     from: Vec<Four>,
     velocity: [Vec<Four>; 2],
@@ -161,7 +146,7 @@ struct Nbody {
 }
 
 impl Nbody {
-    fn new(n: usize) -> anyhow::Result<Nbody> {
+    pub fn new(n: usize) -> anyhow::Result<Nbody> {
         let kernel = Kernel::new(
             include_str!("../../../../crates/ptx/tests/kernels/nbody.ptx"),
             "nbody",
@@ -225,7 +210,7 @@ impl Workload for Nbody {
     }
 }
 
-struct Mandelbrot {
+pub struct Mandelbrot {
     kernel: Kernel,
     width: usize,
     counts: [Vec<u32>; 2],
@@ -237,7 +222,7 @@ const SPAN: f32 = 2.5;
 const LIMIT: i32 = 256;
 
 impl Mandelbrot {
-    fn new(width: usize) -> anyhow::Result<Mandelbrot> {
+    pub fn new(width: usize) -> anyhow::Result<Mandelbrot> {
         let kernel = Kernel::new(
             include_str!("../../../../crates/ptx/tests/kernels/mandelbrot.ptx"),
             "mandelbrot",

@@ -92,20 +92,15 @@ fn record_with_flags(event: u64, stream: StreamName, flags: u32) -> Result {
     record(event, stream, flags == CU_EVENT_RECORD_EXTERNAL.0)
 }
 
-/// The event of a handle.
-pub fn known(event: u64) -> Result<Arc<Event>> {
-    driver()?.events.get(event).ok_or(CUDA_ERROR_INVALID_HANDLE)
-}
-
 /// The event of a handle, for calls that are about work that runs.
 fn uncaptured(event: u64) -> Result<Arc<Event>> {
-    let event = known(event)?;
+    let event = driver()?.event(event)?;
     driver()?.graphs.captures.refuse_event(&event)?;
     Ok(event)
 }
 
 fn record(event: u64, stream: StreamName, external: bool) -> Result {
-    let event = known(event)?;
+    let event = driver()?.event(event)?;
     let queue = stream.queue_even_failed()?;
     queue.context.check()?;
     if queue.context.id != event.context.id {

@@ -168,13 +168,13 @@ entry! {
     fn cuGraphExecEventRecordNodeSetEvent(
         exec: Handle<CUgraphExec>, node: Handle<CUgraphNode>, event: Handle<CUevent>,
     ) {
-        set(exec.0, node.0, Work::Record(super::event::known(event.0)?))
+        set(exec.0, node.0, Work::Record(driver()?.event(event.0)?))
     }
 
     fn cuGraphExecEventWaitNodeSetEvent(
         exec: Handle<CUgraphExec>, node: Handle<CUgraphNode>, event: Handle<CUevent>,
     ) {
-        set(exec.0, node.0, Work::Wait(super::event::known(event.0)?))
+        set(exec.0, node.0, Work::Wait(driver()?.event(event.0)?))
     }
 
     fn cuGraphExecBatchMemOpNodeSetParams(

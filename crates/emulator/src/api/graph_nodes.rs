@@ -63,13 +63,13 @@ entry! {
     fn cuGraphAddEventRecordNode(
         node: Out<CUgraphNode>, graph: Handle<CUgraph>, nodes: In<CUgraphNode>, count: usize, event: Handle<CUevent>,
     ) {
-        add(&node, graph.0, &before(&nodes, None, count)?, || Ok(Work::Record(super::event::known(event.0)?)))
+        add(&node, graph.0, &before(&nodes, None, count)?, || Ok(Work::Record(driver()?.event(event.0)?)))
     }
 
     fn cuGraphAddEventWaitNode(
         node: Out<CUgraphNode>, graph: Handle<CUgraph>, nodes: In<CUgraphNode>, count: usize, event: Handle<CUevent>,
     ) {
-        add(&node, graph.0, &before(&nodes, None, count)?, || Ok(Work::Wait(super::event::known(event.0)?)))
+        add(&node, graph.0, &before(&nodes, None, count)?, || Ok(Work::Wait(driver()?.event(event.0)?)))
     }
 
     fn cuGraphAddBatchMemOpNode(

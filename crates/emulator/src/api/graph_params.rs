@@ -145,7 +145,7 @@ impl NodeParams for CUgraphNodeParams {
 }
 
 fn event(handle: u64) -> Result<std::sync::Arc<crate::event::Event>> {
-    super::event::known(handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)
+    driver()?.event(handle).map_err(|_| CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Reads a kernel node's parameters.

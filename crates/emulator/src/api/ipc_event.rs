@@ -2,7 +2,6 @@
 
 use super::args::{Handle, Out};
 use super::current;
-use super::event::known;
 use crate::context::Context;
 use crate::driver::driver;
 use crate::event::Event;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 entry! {
     fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: Handle<CUevent>) {
         handle.required()?;
-        let event = known(event.0)?;
+        let event = driver()?.event(event.0)?;
         let shared = event.shared.as_ref().ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let key = Key {
             lock: Lock::Event,

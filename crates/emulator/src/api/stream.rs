@@ -48,7 +48,7 @@ entry! {
         }
         let queue = stream.queue_even_failed()?;
         queue.context.check()?;
-        let event = super::event::known(event.0)?;
+        let event = driver()?.event(event.0)?;
         let external = flags == CU_EVENT_WAIT_EXTERNAL.0;
         if !driver()?.graphs.captures.wait(&queue, &event, external)?
             && let Some(mark) = event.mark()

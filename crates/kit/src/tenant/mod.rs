@@ -31,7 +31,7 @@ pub fn run(word: &str) -> Result<(), Failure> {
 }
 
 fn say(value: &Value) {
-    crate::cli::say(&value.to_string());
+    crate::output::say(&value.to_string());
 }
 
 fn hello(gpu: &Gpu) -> Value {
