@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -43,6 +43,12 @@ impl Cluster {
         builder.recursive(true).mode(0o755);
         for name in ["conf", "state", "log"] {
             builder.create(folder.join(name)).expect("a folder");
+        }
+        // A link, as where another disk has it.
+        for node in nodes {
+            let spool = folder.join("spools").join(&node.name);
+            builder.create(&spool).expect("a folder");
+            symlink(&spool, folder.join(format!("spool-{}", node.name))).expect("a link");
         }
         builder
             .mode(0o711)
@@ -176,7 +182,7 @@ impl Cluster {
                 let _gone = Command::new("kill").args(["-9", &pid.to_string()]).status();
             }
         }
-        for name in ["state".to_owned(), format!("spool-{node}")] {
+        for name in ["state".to_owned(), format!("spools/{node}")] {
             let folder = self.folder.join(name);
             fs::remove_dir_all(&folder).expect("removed");
             fs::create_dir(&folder).expect("a folder");

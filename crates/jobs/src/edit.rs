@@ -81,7 +81,7 @@ pub fn apply(slurm_file: File<'_>, gres_file: File<'_>, wanted: &Wanted) -> Resu
     }
     let node = node_line(slurm, &wanted.node).ok_or_else(|| {
         format!(
-            "slurm.conf has no NodeName line for {}: add one first",
+            "slurm.conf has no NodeName line for {}: add one, or say with --node which line is this host's",
             wanted.node
         )
     })?;

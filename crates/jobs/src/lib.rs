@@ -11,6 +11,7 @@ mod edit;
 pub mod gres;
 mod hosts;
 pub mod include;
+pub mod keys;
 mod node;
 mod plan;
 pub mod plugin;

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::builder::NonEmptyStringValueParser;
 use divvy_jobs::configuration::{Finding, PROGRAMS, SWEEP, Wanted, WantedDevice, check};
-use divvy_jobs::{Edited, File, Node, NodeDevice, apply, has_whole_blocks, undo};
+use divvy_jobs::include::Conf;
+use divvy_jobs::{Edited, File, Node, NodeDevice, apply, has_whole_blocks, keys, undo};
 use divvy_model::{Code, DeviceKind, DeviceRecord, Fault};
 
 use super::files::{self, expanded, folder, remove, rewrite, text, write};
@@ -31,13 +33,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65_535))]
     shards: Option<u64>,
     /// The node's name in slurm.conf [default: this host's, to the first dot]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     node: Option<String>,
     /// The folder of slurm.conf and gres.conf [default: that of SLURM_CONF, or /etc/slurm]
     #[arg(long, value_name = "DIR")]
     conf_dir: Option<PathBuf>,
     /// The device files that gres.conf names, in the devices' order: for emulated devices and MIG instances
-    #[arg(long, value_name = "PATHS", value_delimiter = ',')]
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     files: Vec<String>,
 }
 
@@ -95,8 +97,8 @@ pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault
             places.programs.display(),
             places.node_file.display()
         ))?;
-        let slurm = expanded(&places.slurm, &edited.slurm)?.text();
-        let found = check(&slurm, &expanded(&places.gres, &edited.gres)?, &wanted);
+        let slurm = expanded(&places.slurm, &edited.slurm)?;
+        let found = mistakes(&slurm, &expanded(&places.gres, &edited.gres)?, &wanted);
         return report(found, plugin.check()?, None);
     }
     let node_problem = node_problem(&places, &node);
@@ -104,8 +106,15 @@ pub fn run(args: &Args, node_file: &Path, context: &Context) -> Result<u8, Fault
         Ok(edited) => show(&places, &edited, &node, &plugin)?,
         Err(words) => output::print(&format!("{words}\n"))?,
     }
-    let found = check(&all_slurm.text(), &all_gres, &wanted);
+    let found = mistakes(&all_slurm, &all_gres, &wanted);
     report(found, plugin.check()?, node_problem)
+}
+
+fn mistakes(slurm: &Conf, gres: &Conf, wanted: &Wanted) -> Vec<Finding> {
+    let mut found = check(&slurm.text(), gres, wanted);
+    found.extend(keys::of_slurm(slurm));
+    found.extend(keys::of_gres(gres));
+    found
 }
 
 fn by_hand(words: String) -> Fault {
@@ -194,7 +203,7 @@ fn wanted(args: &Args, places: &Places, node: &Node, devices: &[DeviceRecord]) -
         return Err(Fault::new(
             Code::Usage,
             format!(
-                "--files names {}, and there are {} devices",
+                "the number of files in --files is {}, and that of this node's devices {}",
                 args.files.len(),
                 devices.len()
             ),
@@ -477,5 +486,28 @@ mod tests {
         let fault = take_away(&places).expect_err("cut");
         assert!(fault.message.contains("their end"), "{fault:?}");
         assert_eq!(fs::read_to_string(&places.slurm).expect("there"), cut);
+    }
+
+    #[test]
+    fn a_misspelt_word_of_either_file_is_a_mistake() {
+        let wanted = Wanted {
+            node: "n1".into(),
+            folder: "/etc/slurm/divvy".into(),
+            devices: Vec::new(),
+            agent_timeout_s: 10,
+            comment: false,
+        };
+        let found = mistakes(
+            &Conf::plain("slurm.conf", "ClusterName=a\nPrlog=/x\n"),
+            &Conf::plain("gres.conf", "Name=gpu Fiel=/dev/nvidia0\n"),
+            &wanted,
+        );
+        for wanted in ["slurm.conf line 2: `Prlog`", "gres.conf line 1: `Fiel`"] {
+            let named = found.iter().find(|finding| finding.text.starts_with(wanted));
+            assert!(
+                named.is_some_and(|finding| finding.is_error),
+                "{wanted}: {found:?}"
+            );
+        }
     }
 }
