@@ -5,6 +5,7 @@
 //! - [`doctor`]: what keeps a GPU of this machine from a virtual one, in the order in which it is to be fixed.
 //! - [`bind`]: gives a group to vfio-pci, and takes it back. [`kernel`] is what is written, behind a trait; [`record`] is
 //!   what is remembered on disk.
+//! - [`lent`]: the files by which programs have a group, for a machine's user.
 //! - [`vgpu`]: virtual GPUs that are there.
 //! - [`machine`]: a machine to be, on the processors that [`cpus`] finds near its GPUs; [`output`] writes it for QEMU,
 //!   libvirt and others, [`openstack`] writes and checks what Nova is told.
@@ -24,6 +25,7 @@ pub mod group;
 pub mod holders;
 pub mod kernel;
 pub mod launch;
+pub mod lent;
 pub mod machine;
 pub mod openstack;
 pub mod output;

@@ -139,6 +139,13 @@ impl Machine {
                 format!("`{}` is no path of a disk", disk.escape_debug()),
             ));
         }
+        if let Some(has) = memory_of(root).filter(|has| request.memory.0 > has.0) {
+            return Err(Fault::new(
+                Code::Usage,
+                format!("a machine with {} does not fit a host with {has}", request.memory),
+            )
+            .hint("ask for less with --memory"));
+        }
         let mut cards: Vec<(Vec<Function>, Option<u32>)> = Vec::new();
         let mut seen: Vec<u32> = Vec::new();
         for address in &request.gpus {
@@ -255,5 +262,48 @@ impl Machine {
     #[must_use]
     pub fn needs_window(&self) -> bool {
         self.bars > 32 << 30
+    }
+}
+
+/// The memory of a host; None for a captured one without the kernel's list.
+fn memory_of(root: &Sysroot) -> Option<Bytes> {
+    let text = root.text("proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(Bytes(kib.checked_mul(1024)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_host::built::Built;
+
+    use super::*;
+
+    #[test]
+    fn a_machine_is_no_larger_than_its_host() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let built = Built::at(folder.path());
+        built.file("proc/meminfo", "MemTotal:        8388608 kB\nMemFree: 1 kB\n");
+        built.file("sys/devices/system/node/node0/cpulist", "0-3\n");
+        let plan = |memory: u64| {
+            let request = Request {
+                name: "trainer".to_owned(),
+                gpus: Vec::new(),
+                vcpus: 1,
+                memory: Bytes(memory),
+                pages: Pages::Ordinary,
+                iommufd: false,
+                windows: false,
+                disk: None,
+                vgpus: Vec::new(),
+            };
+            Machine::plan(&Sysroot::at(folder.path()), request)
+        };
+        plan(8 << 30).expect("it fits");
+        let refused = plan((8 << 30) + (2 << 20)).expect_err("it does not");
+        assert!(
+            refused.message.contains("does not fit a host with 8 GiB"),
+            "{refused:?}"
+        );
     }
 }

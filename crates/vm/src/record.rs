@@ -16,6 +16,7 @@ use rustix::fs::{
     unlinkat,
 };
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Where records lie, below the root.
@@ -196,10 +197,14 @@ impl Store {
     /// # Errors
     /// As [`Self::open`].
     pub fn save(&self, record: &Record) -> Result<(), Fault> {
-        let name = format!("{}.json", record.asked);
+        self.put(&format!("{}.json", record.asked), record)
+    }
+
+    /// Writes a file of the folder, which is on disk when this returns.
+    pub(crate) fn put(&self, name: &str, what: &impl Serialize) -> Result<(), Fault> {
         let aside = format!("{name}.new");
         let write = || -> io::Result<()> {
-            let text = serde_json::to_vec_pretty(record)?;
+            let text = serde_json::to_vec_pretty(what)?;
             // What could not be read again must not be relied on.
             if text.len() as u64 >= LONGEST {
                 return Err(io::Error::other(
@@ -212,7 +217,7 @@ impl Store {
                 openat(&self.folder, &aside, flags, Mode::from_raw_mode(0o600))?.into();
             file.write_all(&text)?;
             file.sync_all()?;
-            renameat(&self.folder, &aside, &self.folder, &name)?;
+            renameat(&self.folder, &aside, &self.folder, name)?;
             Ok(fsync(&self.folder)?)
         };
         write().map_err(|error| failed("cannot write a record in", &self.path, &error))
@@ -223,8 +228,12 @@ impl Store {
     /// # Errors
     /// As [`Self::open`].
     pub fn remove(&self, record: &Record) -> Result<(), Fault> {
-        let name = format!("{}.json", record.asked);
-        match unlinkat(&self.folder, &name, AtFlags::empty()) {
+        self.take_away(&format!("{}.json", record.asked))
+    }
+
+    /// Removes a file of the folder.
+    pub(crate) fn take_away(&self, name: &str) -> Result<(), Fault> {
+        match unlinkat(&self.folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(failed("cannot remove a record in", &self.path, &errno.into())),
         }
@@ -237,49 +246,79 @@ impl Store {
     pub fn records(&self) -> Result<Vec<Record>, Fault> {
         records_in(&self.folder, &self.path)
     }
+
+    /// The files of the folder whose names end so, each with what it says.
+    pub(crate) fn all<T: DeserializeOwned>(&self, end: &str) -> Result<Vec<(String, T)>, Fault> {
+        all_in(&self.folder, &self.path, end)
+    }
 }
 
 /// The records below a root, for those who only look. None where there is no folder, or it may not be read.
 #[must_use]
 pub fn peek(root: &Path) -> Vec<Record> {
-    let path = root.join(FOLDER);
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(folder) = open(&path, flags, Mode::empty()) else {
+    let Some((folder, path)) = open_to_look(root) else {
         return Vec::new();
     };
     records_in(&folder, &path).unwrap_or_default()
 }
 
+/// The same for the files whose names end so.
+pub(crate) fn peek_all<T: DeserializeOwned>(root: &Path, end: &str) -> Vec<(String, T)> {
+    let Some((folder, path)) = open_to_look(root) else {
+        return Vec::new();
+    };
+    all_in(&folder, &path, end).unwrap_or_default()
+}
+
+fn open_to_look(root: &Path) -> Option<(OwnedFd, PathBuf)> {
+    let path = root.join(FOLDER);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Some((open(&path, flags, Mode::empty()).ok()?, path))
+}
+
+/// A record that says what it must not.
+pub(crate) fn damaged(path: &Path, why: impl Into<String>) -> Fault {
+    Fault::new(
+        Code::VmBind,
+        format!("the record {} cannot be read", path.display()),
+    )
+    .cause(why)
+    .hint("look at the devices with `divvy vm status`, and remove the file once they are as they should be")
+}
+
 fn records_in(folder: &OwnedFd, path: &Path) -> Result<Vec<Record>, Fault> {
-    let list =
-        rustix::fs::Dir::read_from(folder).map_err(|errno| failed("cannot read", path, &errno.into()))?;
-    let mut names: Vec<String> = list
-        .flatten()
-        .filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_owned()))
-        .filter(|name| name.ends_with(".json"))
-        .collect();
-    names.sort();
     let mut records = Vec::new();
-    for name in names {
-        let damaged = |why: String| {
-            Fault::new(Code::VmBind, format!("the record {} cannot be read", path.join(&name).display()))
-                .cause(why)
-                .hint("look at the devices with `divvy vm status`, and remove the file once they are as they should be")
-        };
-        let record = read(folder, &name).map_err(|error| damaged(error.to_string()))?;
+    for (name, record) in all_in::<Record>(folder, path, ".json")? {
         let named_so =
             crate::function::address(&record.asked).is_ok_and(|asked| name == format!("{asked}.json"));
         let in_form =
             |saved: &Saved| crate::function::address(&saved.address).as_deref() == Ok(&saved.address);
         if record.version != VERSION || !named_so || !record.functions.iter().all(in_form) {
-            return Err(damaged("it is of another version, or was changed by hand".into()));
+            let why = "it is of another version, or was changed by hand";
+            return Err(damaged(&path.join(name), why));
         }
         records.push(record);
     }
     Ok(records)
 }
 
-fn read(folder: &OwnedFd, name: &str) -> io::Result<Record> {
+fn all_in<T: DeserializeOwned>(folder: &OwnedFd, path: &Path, end: &str) -> Result<Vec<(String, T)>, Fault> {
+    let list =
+        rustix::fs::Dir::read_from(folder).map_err(|errno| failed("cannot read", path, &errno.into()))?;
+    let mut names: Vec<String> = list
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str().ok()?.to_owned()))
+        .filter(|name| name.ends_with(end))
+        .collect();
+    names.sort();
+    let read = |name: String| match read(folder, &name) {
+        Ok(what) => Ok((name, what)),
+        Err(error) => Err(damaged(&path.join(&name), error.to_string())),
+    };
+    names.into_iter().map(read).collect()
+}
+
+fn read<T: DeserializeOwned>(folder: &OwnedFd, name: &str) -> io::Result<T> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: std::fs::File = openat(folder, name, flags, Mode::empty())?.into();
     let mut bytes = Vec::new();

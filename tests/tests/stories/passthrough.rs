@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use divvy_tests::clients::required_file;
 use divvy_tests::machine::Machines;
 use divvy_tests::passthrough::{self, More};
 
@@ -21,6 +22,13 @@ part nested; divvy vm args 01:00.0 --vcpus 1 --memory 64MiB --pages 4KiB >/words
 sed -i 's/accel=kvm/accel=tcg/; s/host,host-phys-bits=on[^ ]*/max/' /words
 echo "$(tr -d '\\' </words | tr '\n' ' ') -nodefaults -display none -S -monitor stdio" >/machine
 printf 'info qtree\nquit\n' | sh /machine >/said; echo "ended $?"; grep 'host = "0000' /said
+part huge; echo 40 >/proc/sys/vm/nr_hugepages; grep HugePages_Total /proc/meminfo
+divvy vm args 01:00.0 --vcpus 1 --memory 64MiB --pages 2MiB >/words
+sed -i 's/accel=kvm/accel=tcg/; s/host,host-phys-bits=on[^ ]*/max/' /words
+echo "$(tr -d '\\' </words | tr '\n' ' ') -nodefaults -display none -S -monitor stdio" >/machine
+(until grep -q "HugePages_Free: *8$" /proc/meminfo || [ -e /over ]; do sleep 0.2; done; grep HugePages_Free /proc/meminfo >/free; echo quit) |
+    (sh /machine >/dev/null; echo "ended $?"; touch /over)
+cat /free
 part held; (exec 7<>/dev/vfio/$group; sleep 60) & holder=$!
 until divvy vm status | grep -q "in use"; do sleep 0.1; done
 divvy vm unbind 01:00.0; echo "ended $?"; kill $holder; killall sleep
@@ -40,6 +48,12 @@ PATH=/stand-in:$PATH divvy vm run 01:00.0 --disk /disk --memory 64MiB --no-kvm &
 until divvy vm status | grep -q "in use"; do sleep 0.2; done
 kill -9 $runner; killall sleep; while divvy vm status | grep -q "in use"; do sleep 0.1; done
 divvy vm restore; echo "ended $?"; state
+part lent; divvy vm bind 01:00.0
+PATH=/stand-in:$PATH divvy vm run 01:00.0 --disk /disk --memory 64MiB --no-kvm & runner=$!
+until divvy vm status | grep -q "in use"; do sleep 0.2; done
+kill -9 $runner; killall sleep; while divvy vm status | grep -q "in use"; do sleep 0.1; done
+ls -ln /dev/vfio/$group; divvy vm status 2>&1 | grep killed; divvy vm restore; ls -ln /dev/vfio/$group
+divvy vm unbind 01:00.0; echo "ended $?"; state
 part network; divvy vm bind 02:00.0; echo "ended $?"; state
 part crash
 strace -o /dev/null -P /sys/bus/pci/drivers_probe -e trace=write -e inject=write:signal=KILL:when=2 divvy vm bind 01:00.0
@@ -115,6 +129,11 @@ fn a_gpu_goes_to_a_machine_and_comes_back() {
         "nested",
         &["ended 0", "host = \"0000:01:00.0\"", "host = \"0000:01:00.1\""],
     );
+    // Pages of 2 MiB: QEMU has 32 of the 40 that there are.
+    has(
+        "huge",
+        &["HugePages_Total:      40", "ended 0", "HugePages_Free:        8"],
+    );
     has(
         "held",
         &["error[D0058]: a virtual machine has the device", "ended 1"],
@@ -145,6 +164,22 @@ fn a_gpu_goes_to_a_machine_and_comes_back() {
             "ended 0",
             FIRST,
         ],
+    );
+    // Where the group was on VFIO before, its file stays: it has its owner again, not the number of a machine that is gone.
+    has(
+        "lent",
+        &[
+            "a killed `divvy vm run` left /dev/vfio/",
+            "has its first owner",
+            "ended 0",
+            FIRST,
+        ],
+    );
+    let files = part(&said, "lent").lines().filter(|line| line.starts_with("crw"));
+    let owners: Vec<&str> = files.filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert!(
+        owners.len() == 2 && owners[0].len() == 5 && owners[0].starts_with('8') && owners[1] == "0",
+        "{owners:?}"
     );
     has(
         "network",
@@ -245,6 +280,75 @@ fn a_program_runs_in_a_nested_machine_with_the_device() {
         "inside: 0000:01:00.0 0x1234 0x1111",
         "inside: 0000:01:00.1 0x8086 0x2668",
         "ended 7\nafter: uio_pci_generic\nafter: uio_pci_generic\nlock\n",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+}
+
+/// libvirt's own driver, in one process, starts the domain that is written: it attaches the group to QEMU.
+const LIBVIRT: &str = r#"
+mkdir -p /dev/pts /embed/etc; mount -t devpts none /dev/pts
+printf 'user = "root"\ngroup = "root"\nnamespaces = []\nremember_owner = 0\nseccomp_sandbox = 0\n' >/embed/etc/qemu.conf
+group=$(basename $(readlink /sys/bus/pci/devices/0000:01:00.0/iommu_group))
+divvy vm bind 01:00.0
+divvy vm args 01:00.0 --vcpus 1 --memory 64MiB --pages 4KiB --for libvirt >/domain
+# There is no KVM in this machine.
+sed -i 's/type="kvm"/type="qemu"/; s/mode="host-passthrough"/mode="maximum"/' /domain
+virt-qemu-run --verbose --root=/embed /domain >/said 2>&1 & runner=$!
+until divvy vm status | grep -q "in use" || ! kill -0 $runner 2>/dev/null; do sleep 1; done
+divvy vm status; cat /said
+divvy vm unbind 01:00.0; echo "held: ended $?"
+kill $runner; wait $runner
+while divvy vm status | grep -q "in use"; do sleep 1; done
+divvy vm unbind 01:00.0; echo "free: ended $?"
+"#;
+
+/// It takes a minute or two: libvirt asks QEMU what it can do, several times.
+#[test]
+fn libvirt_gives_the_group_to_its_machine() {
+    if std::env::var_os("DIVVY_TEST_NESTED").is_none() {
+        return;
+    }
+    let Some(machines) = Machines::new() else { return };
+    let package = "libvirt's driver (cargo xtask setup)";
+    let Some(runner) = required_file("/usr/bin/virt-qemu-run", package) else {
+        return;
+    };
+    let place = "usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so";
+    let Some(driver) = required_file(&format!("/{place}"), package) else {
+        return;
+    };
+    let read =
+        |path: &Path| std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let models = std::fs::read_dir("/usr/share/libvirt/cpu_map")
+        .expect("libvirt's processors")
+        .flatten();
+    let mut files: Vec<(String, Vec<u8>)> = models
+        .map(|entry| entry.path())
+        .map(|path| {
+            (
+                path.display().to_string().trim_start_matches('/').to_owned(),
+                read(&path),
+            )
+        })
+        .collect();
+    files.push((place.to_owned(), read(&driver)));
+    let more = More {
+        files,
+        // The driver is here for the libraries that it needs.
+        programs: vec![runner, driver],
+        memory: Some(2048),
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(said) = passthrough::run(&machines, folder.path(), LIBVIRT, &more) else {
+        return;
+    };
+    let said = said.replace('\r', "");
+    for wanted in [
+        "in use: process",
+        "(qemu-system-x86",
+        "held: ended 1",
+        "free: ended 0",
     ] {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }

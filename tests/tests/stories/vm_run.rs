@@ -117,6 +117,8 @@ fn a_program_runs_in_a_machine_and_ends_with_it() {
             (Vec::new(), vec!["0".repeat(16)]),
             "{status}"
         );
+        // It is behind a filter of system calls.
+        assert_eq!(of("Seccomp:"), ["2"], "{status}");
     }
     let pid = Pid::from_raw(i32::try_from(second.id()).expect("a number")).expect("a number");
     kill_process(pid, Signal::INT).expect("sent");
@@ -128,6 +130,87 @@ fn a_program_runs_in_a_machine_and_ends_with_it() {
     let (status, output, error) = said(first);
     assert_eq!(status, Some(7), "{output}: {error}");
     assert!(output.contains("hello\n1\n"), "{output}: {error}");
+}
+
+/// Whether QEMU runs on this host's own processors, by this file of the kernel's.
+fn has_kvm(machines: &Machines, kvm: &Path) -> bool {
+    use std::io::Write;
+    if std::fs::File::options().read(true).write(true).open(kvm).is_err() {
+        return false;
+    }
+    let words = [
+        "-accel",
+        "kvm",
+        "-cpu",
+        "host",
+        "-nodefaults",
+        "-display",
+        "none",
+        "-S",
+        "-monitor",
+        "stdio",
+    ];
+    let qemu = Command::new(&machines.qemu)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut qemu = qemu.expect("QEMU starts");
+    let mut monitor = qemu.stdin.take().expect("it is piped");
+    // Where it has ended already nothing reads this.
+    let _told = monitor.write_all(b"quit\n");
+    drop(monitor);
+    qemu.wait().expect("it ends").success()
+}
+
+/// QEMU's user has the host's processors where their file is of a group.
+#[test]
+fn a_program_runs_on_the_hosts_processors() {
+    let Some(machines) = Machines::new() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let kvm = folder.path().join("kvm");
+    let (kind, mode) = (
+        rustix::fs::FileType::CharacterDevice,
+        rustix::fs::Mode::from_raw_mode(0o660),
+    );
+    let made = rustix::fs::mknodat(rustix::fs::CWD, &kvm, kind, mode, rustix::fs::makedev(10, 232));
+    if made.is_err() || !Path::new("/dev/kvm").exists() || !has_kvm(&machines, &kvm) {
+        return;
+    }
+    // On many hosts the file is of a group; here it is, in the command's own view.
+    std::os::unix::fs::chown(&kvm, Some(0), Some(64_032)).expect("root may");
+    std::fs::set_permissions(&kvm, std::fs::Permissions::from_mode(0o660)).expect("a mode");
+    let (root, modules) = (system(&machines), modules(&machines));
+    let script = "busybox grep -m1 'model name' /proc/cpuinfo; exit 3";
+    let child = Command::new("unshare")
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount --bind \"$0\" /dev/kvm && exec \"$@\"",
+        ])
+        .arg(&kvm)
+        .arg(binaries().join("divvy"))
+        .args(["vm", "run", "--memory", "512MiB", "--root"])
+        .arg(root.path())
+        .arg("--kernel")
+        .arg(&machines.kernel)
+        .arg("--modules")
+        .arg(modules.path())
+        .args(["--", "/bin/sh", "-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let (status, output, error) = said(child);
+    assert_eq!(status, Some(3), "{output}: {error}");
+    assert!(
+        output.contains("model name") && !output.contains("TCG"),
+        "{output}"
+    );
+    assert!(!error.contains("there is no KVM"), "{error}");
 }
 
 /// A disk with one part, which has the system of a folder.
@@ -313,6 +396,31 @@ fn what_cannot_be_run_is_said() {
         .expect("it starts");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(error.contains("cannot use the disk `fat:rw:/etc`"), "{error}");
+    // A link of another user's leads root nowhere.
+    if rustix::process::geteuid().is_root() {
+        let theirs = tempfile::tempdir().expect("a folder");
+        std::fs::set_permissions(theirs.path(), std::fs::Permissions::from_mode(0o755)).expect("a mode");
+        let own = tempfile::tempdir().expect("a folder");
+        std::fs::write(own.path().join("disk"), [0; 1024]).expect("written");
+        for (target, name) in [("disk", "disk"), (".", "folder")] {
+            let link = theirs.path().join(name);
+            std::os::unix::fs::symlink(own.path().join(target), &link).expect("a link");
+            std::os::unix::fs::lchown(&link, Some(64_031), Some(64_031)).expect("given away");
+        }
+        std::os::unix::fs::chown(theirs.path(), Some(64_031), Some(64_031)).expect("given away");
+        for (flag, name) in [("--disk", "disk"), ("--root", "disk"), ("--root", "folder")] {
+            let output = Command::new(binaries().join("divvy"))
+                .args(["vm", "run", "--no-kvm", "--dry-run", flag])
+                .arg(theirs.path().join(name))
+                .stdin(Stdio::null())
+                .output()
+                .expect("it starts");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            for wanted in ["is a link of user 64031: root is not led by it", "readlink -f"] {
+                assert!(error.contains(wanted), "{flag} {name}: {error}");
+            }
+        }
+    }
     // What was typed comes before what this host lacks.
     let output = Command::new(binaries().join("divvy"))
         .args([

@@ -2,20 +2,23 @@
 //! from a disk.
 //!
 //! - [`archive`]: that file system as the kernel unpacks it; [`tree`] reads a folder into it.
+//! - [`named`]: what the caller's names lead to.
 //! - [`modules`]: the kernel's modules that it needs, with what each needs.
 //! - [`words`]: QEMU's command line.
 //!
 //! Its first process is `divvy-guest`, which finds what it is to run in [`REQUEST`] and answers on the second serial port.
 //! docs/adr/0071 says why it is so.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::fs::OFlags;
+
+use self::named::open_named;
 
 pub mod archive;
 pub mod modules;
+pub mod named;
 pub mod tree;
 pub mod words;
 
@@ -36,15 +39,12 @@ pub const ROOT: &str = "root";
 /// # Errors
 /// The system's reason, or what the file is.
 pub fn plain(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let opened = open(path, flags, Mode::empty())?;
-    if FileType::from_raw_mode(fstat(&opened)?.st_mode) != FileType::RegularFile {
+    let opened = open_named(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+    if !opened.metadata()?.is_file() {
         return Err(io::Error::other("it is no plain file"));
     }
     let mut bytes = Vec::new();
-    File::from(opened)
-        .take(most.saturating_add(1))
-        .read_to_end(&mut bytes)?;
+    opened.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {
         true => Err(io::Error::other("it is longer than any such file")),
         false => Ok(bytes),

@@ -9,9 +9,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use divvy_model::{Bytes, Code, Fault};
-use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, readlinkat};
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
 
 use super::archive::{Archive, FOLDER, Facts, LINK};
+use super::named::{hint, open_named};
 
 /// No honest folder is deeper. Each level has a descriptor open.
 const DEEPEST: usize = 128;
@@ -22,10 +23,9 @@ const DEEPEST: usize = 128;
 /// # Errors
 /// [`Code::Usage`] for a file that cannot be read, and where there are more than `most` bytes.
 pub fn add<W: Write>(archive: &mut Archive<W>, folder: &Path, to: &str, most: Bytes) -> Result<(), Fault> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // The folder itself may be named by a link of the caller's.
-    let opened = open(folder, flags, Mode::empty());
-    let opened = opened.map_err(|errno| unreadable(folder, &errno.into()))?;
+    let opened = open_named(folder, OFlags::RDONLY | OFlags::DIRECTORY);
+    let opened = OwnedFd::from(opened.map_err(|error| unreadable(folder, &error))?);
     let facts = fstat(&opened).map_err(|errno| unreadable(folder, &errno.into()))?;
     let mut walk = Walk {
         archive,
@@ -164,7 +164,10 @@ fn unreadable(path: &Path, error: &io::Error) -> Fault {
         format!("cannot read `{}` for the machine", path.display()),
     )
     .because(error)
-    .hint("--root names a folder with a system's files, as `mmdebstrap` or `podman export` makes it")
+    .hint(hint(
+        error,
+        "--root names a folder with a system's files, as `mmdebstrap` or `podman export` makes it",
+    ))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use clap::builder::NonEmptyStringValueParser;
 use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::machine::{Machine, Pages, Request};
 use divvy_vm::output::{cloud_hypervisor, kubevirt, libvirt, qemu, vmware, xen};
@@ -39,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=1024))]
     vcpus: u32,
     /// How much memory it has, on the GPUs' nodes
-    #[arg(long, value_name = "SIZE", value_parser = parse::<Bytes>, default_value = "8GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "8GiB")]
     memory: Bytes,
     /// What its memory is made of: huge pages of 1GiB or 2MiB, or ordinary ones (4KiB)
     #[arg(long, value_name = "SIZE", value_parser = pages, default_value = "1GiB")]
@@ -51,7 +52,7 @@ pub struct Args {
     #[arg(long)]
     windows: bool,
     /// The file of its disk
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     disk: Option<String>,
     /// Change this libvirt domain in the place of making one; `-` is the standard input
     #[arg(long, value_name = "FILE")]
@@ -88,6 +89,14 @@ pub(super) fn pages(text: &str) -> Result<Pages, Fault> {
         )
         .hint("choose 1GiB, 2MiB or 4KiB")),
     }
+}
+
+/// A machine's memory as people write it.
+pub fn memory(text: &str) -> Result<Bytes, Fault> {
+    parse::<Bytes>(text).map_err(|fault| {
+        Fault::new(fault.code, format!("`{text}` is no memory of a machine"))
+            .hint("an amount is like `8GiB`, `8192MiB` or `8GB`")
+    })
 }
 
 /// Prints.
@@ -153,4 +162,23 @@ fn domain(file: &std::path::Path) -> Result<String, Fault> {
     };
     read.map_err(|error| failed(&error))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_memory_is_no_slices() {
+        assert_eq!(memory("8GiB").expect("an amount"), Bytes(8 << 30));
+        for wrong in ["0", "0GiB", "12", "12parsecs", ""] {
+            let fault = memory(wrong).expect_err(wrong);
+            let said = format!("{} {}", fault.message, fault.hint.unwrap_or_default());
+            assert!(
+                said.contains(&format!("`{wrong}` is no memory of a machine")),
+                "{said}"
+            );
+            assert!(!said.contains("slice") && !said.contains('%'), "{said}");
+        }
+    }
 }

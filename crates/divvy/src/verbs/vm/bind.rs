@@ -74,7 +74,7 @@ pub fn bind(args: &Args, context: &Context) -> Result<u8, Fault> {
     }
     let group = Group::of(&tree, &args.gpu)?;
     no_slices(context, &group)?;
-    let store = Store::open(Path::new("/"))?;
+    let store = super::store()?;
     let plan = divvy_vm::bind::bind(&tree, &mut Running::new(), &store, &args.gpu, &consent)?;
     if plan.changes.is_empty() {
         return output::print(&format!("{} is on VFIO already\n", args.gpu)).map(|()| 0);
@@ -105,7 +105,7 @@ pub fn bind(args: &Args, context: &Context) -> Result<u8, Fault> {
 /// Gives a group back.
 pub fn unbind(args: &Unbind, _context: &Context) -> Result<u8, Fault> {
     let tree = Sysroot::at("/");
-    let store = Store::open(Path::new("/"))?;
+    let store = super::store()?;
     let group = divvy_vm::bind::unbind(&tree, &mut Running::new(), &store, &args.gpu)?;
     let mut text = String::new();
     for function in &group.functions {
@@ -119,8 +119,12 @@ pub fn unbind(args: &Unbind, _context: &Context) -> Result<u8, Fault> {
 /// Puts records right.
 pub fn restore(_context: &Context) -> Result<u8, Fault> {
     let store = Store::open(Path::new("/"))?;
-    let done = divvy_vm::restore::restore(&Sysroot::at("/"), &mut Running::new(), &store)?;
+    let tree = Sysroot::at("/");
     let mut text = String::new();
+    for file in divvy_vm::lent::give_back_left(&tree, &store)? {
+        text.push_str(&format!("{file} has its first owner\n"));
+    }
+    let done = divvy_vm::restore::restore(&tree, &mut Running::new(), &store)?;
     for one in &done {
         let what = match one.outcome {
             Outcome::PutBack => "its functions are on their first drivers",
@@ -135,7 +139,7 @@ pub fn restore(_context: &Context) -> Result<u8, Fault> {
         };
         text.push_str(&format!("{} {what}\n", one.address));
     }
-    if done.is_empty() {
+    if done.is_empty() && text.is_empty() {
         text.push_str("nothing to restore\n");
     }
     output::print(&text)?;

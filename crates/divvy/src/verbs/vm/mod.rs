@@ -10,11 +10,14 @@ mod status;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Subcommand;
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
 use divvy_vm::doctor::Verdict;
+use divvy_vm::lent;
+use divvy_vm::record::Store;
 
 use crate::context::Context;
 
@@ -123,6 +126,18 @@ pub fn program(asked: &Program<'_>, context: &Context) -> Result<u8, Fault> {
     };
     let args = run::Args::of_program(&able.gpu, root, asked.command, asked.dry_run);
     run::run(&args, context)
+}
+
+/// The records of this host, once what a killed `divvy vm run` had lent to its machine's user is back.
+fn store() -> Result<Store, Fault> {
+    store_within(Duration::ZERO)
+}
+
+/// The same, which waits for another `divvy vm` at most so long.
+fn store_within(most: Duration) -> Result<Store, Fault> {
+    let store = Store::open_within(Path::new("/"), most)?;
+    lent::give_back_left(&Sysroot::at("/"), &store)?;
+    Ok(store)
 }
 
 /// An address as people write it.

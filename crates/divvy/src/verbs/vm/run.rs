@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use divvy_guest::machine::Machine as Process;
 use divvy_host::machine::Sysroot;
 use divvy_model::{Bytes, Code, Fault};
@@ -22,6 +23,7 @@ use divvy_vm::bind::Consent;
 use divvy_vm::group::Group;
 use divvy_vm::kernel::Running;
 use divvy_vm::launch::words::{Processor, with_iommu, words};
+use divvy_vm::lent::{self, Loan};
 use divvy_vm::machine::{Machine, Pages, Request};
 use divvy_vm::output::qemu::line;
 use divvy_vm::record::{Runner, Store};
@@ -32,11 +34,13 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use self::disk::{Disk, Use};
 use self::files::{Files, System};
 use self::user::User;
-use super::{address, args::pages};
+use super::{address, args};
 use crate::context::Context;
-use crate::flags::parse;
 use crate::output;
 use crate::report::remark;
+
+/// How long another `divvy vm` may be at work: each is for a moment.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Flags of `divvy vm run`.
 #[derive(Debug, clap::Args)]
@@ -47,7 +51,7 @@ use crate::report::remark;
   divvy vm run 65:00.0 --root /srv/debian --dry-run")]
 pub struct Args {
     /// The GPUs' PCI addresses: their groups go to VFIO before, and come back after
-    #[arg(value_name = "ADDRESS", value_parser = address)]
+    #[arg(value_name = "ADDRESS", value_parser = gpu)]
     gpus: Vec<String>,
     /// Run a program in the system whose files are in this folder, or on this disk's image (raw, or `.qcow2`). A folder is
     /// copied into the machine's memory, an image is read where it is; neither is changed
@@ -59,7 +63,7 @@ pub struct Args {
     )]
     root: Option<PathBuf>,
     /// Start what is on this disk, as its firmware does
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["kernel", "modules", "module", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kernel", "modules", "module", "command"], value_parser = NonEmptyStringValueParser::new())]
     disk: Option<String>,
     /// With --root: the kernel [default: this host's]
     #[arg(long, value_name = "FILE", requires = "modules")]
@@ -74,10 +78,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     vcpus: u32,
     /// How much memory it has
-    #[arg(long, value_name = "SIZE", value_parser = parse::<Bytes>, default_value = "2GiB")]
+    #[arg(long, value_name = "SIZE", value_parser = args::memory, default_value = "2GiB")]
     memory: Bytes,
     /// What its memory is made of: huge pages of 1GiB or 2MiB, or ordinary ones (4KiB)
-    #[arg(long, value_name = "SIZE", value_parser = pages, default_value = "4KiB")]
+    #[arg(long, value_name = "SIZE", value_parser = args::pages, default_value = "4KiB")]
     pages: Pages,
     /// By iommufd: QEMU 8.2 and later, on kernels of 6.6 and later
     #[arg(long)]
@@ -120,6 +124,15 @@ impl Args {
             command: command.to_vec(),
         }
     }
+}
+
+/// A GPU's address; a program without `--` before it lands here too.
+fn gpu(text: &str) -> Result<String, Fault> {
+    address(text).map_err(|fault| {
+        fault.hint(
+            "an address is like 0000:65:00.0, as `divvy vm status` lists them; a program comes behind `--`",
+        )
+    })
 }
 
 /// The memory of a program's machine: 4 GiB, or half of what this host has left where that is less.
@@ -204,8 +217,8 @@ pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let mut groups = Groups::new(&tree);
     let ended = groups.take(args, context).and_then(|()| {
         let mut files: Vec<&File> = disk.map(|disk| disk.files().iter().collect()).unwrap_or_default();
-        let lent = groups.lend(args, user)?;
-        if let Some(iommu) = &lent.iommu {
+        let iommu = groups.lend(args, user)?;
+        if let Some(iommu) = &iommu {
             with_iommu(&mut all, iommu.as_raw_fd());
             files.push(iommu);
         }
@@ -308,6 +321,7 @@ fn qemu() -> Result<PathBuf, Fault> {
 struct Groups<'a> {
     tree: &'a Sysroot,
     taken: Vec<String>,
+    loan: Option<Loan>,
 }
 
 impl<'a> Groups<'a> {
@@ -315,6 +329,7 @@ impl<'a> Groups<'a> {
         Self {
             tree,
             taken: Vec::new(),
+            loan: None,
         }
     }
 
@@ -324,9 +339,13 @@ impl<'a> Groups<'a> {
             with: args.with.clone(),
             boot_display: args.boot_display,
         };
+        // A machine without a GPU has a user too, who must not be the one that a killed machine's files were left with.
+        if !lent::left(self.tree, Path::new("/")).is_empty() {
+            super::store_within(TIMEOUT)?;
+        }
         for gpu in &args.gpus {
             super::bind::no_slices(context, &Group::of(self.tree, gpu)?)?;
-            let store = Store::open(Path::new("/"))?;
+            let store = super::store()?;
             // Where this process is killed, `divvy vm restore` gives it back.
             let runner = Runner::of(self.tree, std::process::id());
             let plan =
@@ -340,31 +359,36 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// Lets QEMU's user have them.
-    fn lend(&self, args: &Args, user: Option<User>) -> Result<Lent, Fault> {
+    /// Lets QEMU's user have them; `/dev/iommu`, where QEMU needs it.
+    fn lend(&mut self, args: &Args, user: Option<User>) -> Result<Option<File>, Fault> {
         let failed = |error: &std::io::Error| {
             Fault::new(Code::Guest, "the machine's user cannot have the GPU's files").because(error)
         };
-        let mut lent = Lent::default();
-        let Some(user) = user else { return Ok(lent) };
-        for gpu in &args.gpus {
-            let group = Group::of(self.tree, gpu)?;
-            lent.groups
-                .push(user.lend(self.tree, &group).map_err(|error| failed(&error))?);
+        let Some(user) = user.filter(|_| !args.gpus.is_empty()) else {
+            return Ok(None);
+        };
+        let groups = args.gpus.iter().map(|gpu| Group::of(self.tree, gpu));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
+        let store = super::store_within(TIMEOUT)?;
+        self.loan = Some(user.lend(self.tree, &store, &groups)?);
+        match args.iommufd {
+            true => {
+                let file = File::options().read(true).write(true).open("/dev/iommu");
+                file.map(Some).map_err(|error| failed(&error))
+            }
+            false => Ok(None),
         }
-        if args.iommufd && !args.gpus.is_empty() {
-            let file = File::options().read(true).write(true).open("/dev/iommu");
-            lent.iommu = Some(file.map_err(|error| failed(&error))?);
-        }
-        Ok(lent)
     }
 
     /// Gives them back.
     fn give_back(&mut self) -> Result<(), Fault> {
         let mut first = Ok(());
+        if let Some(loan) = self.loan.take() {
+            let store = Store::open_within(Path::new("/"), TIMEOUT);
+            first = store.and_then(|store| loan.give_back(self.tree, &store).map(|_| ()));
+        }
         for gpu in self.taken.drain(..).rev() {
-            // Another one may be at work for a moment.
-            let back = Store::open_within(Path::new("/"), Duration::from_secs(20))
+            let back = Store::open_within(Path::new("/"), TIMEOUT)
                 .and_then(|store| divvy_vm::bind::put_back_run(self.tree, &mut Running::new(), &store, &gpu));
             let back = back.map_err(|fault| {
                 fault.hint(format!(
@@ -375,13 +399,6 @@ impl<'a> Groups<'a> {
         }
         first
     }
-}
-
-/// What QEMU's user has for the machine's time.
-#[derive(Default)]
-struct Lent {
-    groups: Vec<user::Lent>,
-    iommu: Option<File>,
 }
 
 /// How this terminal was. QEMU makes it raw, and puts it back at its own end alone: not where it is killed.
@@ -418,5 +435,17 @@ impl Signals {
     fn seen(&self) -> Option<i32> {
         let signal = self.0.load(Ordering::Relaxed);
         i32::try_from(signal).ok().filter(|signal| *signal != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_its_dashes_is_told_of_them() {
+        assert_eq!(gpu("65:00.0").expect("an address"), "0000:65:00.0");
+        let hint = gpu("true").expect_err("a program").hint.expect("a hint");
+        assert!(hint.contains("behind `--`"), "{hint}");
     }
 }

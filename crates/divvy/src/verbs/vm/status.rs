@@ -8,6 +8,7 @@ use divvy_vm::status::{GroupStatus, status};
 use super::root;
 use crate::context::Context;
 use crate::output;
+use crate::report::remark;
 use crate::table::Table;
 
 /// Flags of `divvy vm status`.
@@ -25,6 +26,14 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> Result<u8, Fault> {
     let (tree, base) = root(args.sysroot.as_deref())?;
     let groups = status(&tree, &base);
+    let left = divvy_vm::lent::left(&tree, &base);
+    if !left.is_empty() {
+        remark(&format!(
+            "a killed `divvy vm run` left {} with its machine's user: `divvy vm restore` gives them back, and so does the next \
+             `run`, `bind` or `unbind`",
+            left.join(", ")
+        ));
+    }
     output::list(
         context.format,
         "VmGroupList",

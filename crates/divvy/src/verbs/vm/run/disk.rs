@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use divvy_model::{Code, Fault};
+use divvy_vm::launch::named::{hint, open_named};
 use divvy_vm::launch::words::Opened;
 use rustix::fs::{Mode, OFlags, open};
 
@@ -41,15 +42,17 @@ impl Disk {
         let failed = |error: &io::Error| {
             Fault::new(Code::Usage, format!("cannot use the disk `{}`", path.display()))
                 .because(error)
-                .hint("name the file of a raw or qcow2 image, or a block device")
+                .hint(hint(
+                    error,
+                    "name the file of a raw or qcow2 image, or a block device",
+                ))
         };
         let name = std::path::absolute(path).map_err(|error| failed(&error))?;
         if name.to_str().is_none_or(|text| text.contains(char::is_control)) {
             return Err(failed(&io::Error::other("its name is no text")));
         }
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = open(&name, flags | OFlags::RDONLY, Mode::empty());
-        let file = File::from(file.map_err(|errno| failed(&errno.into()))?);
+        let file = open_named(&name, flags | OFlags::RDONLY).map_err(|error| failed(&error))?;
         let found = file.metadata().map_err(|error| failed(&error))?;
         let kind = found.file_type();
         if !kind.is_file() && !kind.is_block_device() {

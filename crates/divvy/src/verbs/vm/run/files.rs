@@ -13,10 +13,11 @@ use divvy_host::machine::Sysroot;
 use divvy_model::{Bytes, Code, Fault};
 use divvy_vm::launch::archive::{Archive, FILE, FOLDER, Facts};
 use divvy_vm::launch::modules::{DISK, FILE_SYSTEMS, Modules};
+use divvy_vm::launch::named::{hint, open_named};
 use divvy_vm::launch::words::Kernel;
 use divvy_vm::launch::{DISK_MODULES, MODULES, REQUEST, ROOT, plain, tree};
 use divvy_vm::machine::Machine;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, OFlags};
 
 use super::Args;
 use super::disk::{Disk, Use};
@@ -35,9 +36,13 @@ impl System {
         let failed = |error: &std::io::Error| {
             Fault::new(Code::Usage, format!("cannot read `{}`", path.display()))
                 .because(error)
-                .hint("--root names a folder with a system's files, as mmdebstrap makes one, or the image of a disk")
+                .hint(hint(
+                    error,
+                    "--root names a folder with a system's files, as mmdebstrap makes one, or the image of a disk",
+                ))
         };
-        let found = std::fs::metadata(path).map_err(|error| failed(&error))?;
+        let found = open_named(path, OFlags::PATH).and_then(|file| file.metadata());
+        let found = found.map_err(|error| failed(&error))?;
         let kind = found.file_type();
         if kind.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
@@ -247,13 +252,18 @@ fn kernel(args: &Args) -> Result<(PathBuf, PathBuf), Fault> {
             own.join("vmlinuz"),
         ],
     };
-    let found = places.iter().find(|file| File::open(file).is_ok());
+    let look = |file: &Path| open_named(file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+    let found = places.iter().find(|file| look(file.as_path()).is_ok());
     let found = found.cloned().ok_or_else(|| {
-        Fault::new(
+        let fault = Fault::new(
             Code::VmHost,
             format!("there is no kernel at `{}` that may be read", places[0].display()),
-        )
-        .hint("name one with --kernel, and the folder of its modules with --modules")
+        );
+        let usual = "name one with --kernel, and the folder of its modules with --modules";
+        match look(places[0].as_path()) {
+            Err(error) => fault.because(&error).hint(hint(&error, usual)),
+            Ok(_) => fault.hint(usual),
+        }
     })?;
     if found.to_str().is_none() {
         return Err(Fault::new(

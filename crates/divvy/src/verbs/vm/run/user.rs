@@ -2,17 +2,16 @@
 //! this host.
 
 use std::fs::Metadata;
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
 use divvy_privileged::request::MACHINE_UIDS as UIDS;
 use divvy_vm::group::Group;
-use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat};
+use divvy_vm::lent::Loan;
+use divvy_vm::record::{Runner, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A user of one machine.
@@ -80,61 +79,15 @@ impl User {
         command.uid(self.uid).gid(self.gid);
     }
 
-    /// Gives it the files by which programs have a group that is on VFIO. When what this returns is dropped, their owners are those
-    /// of before.
+    /// Gives it the files by which programs have groups that are on VFIO, for the time of this process.
     ///
     /// # Errors
-    /// The system's reason.
-    pub(super) fn lend(self, tree: &Sysroot, group: &Group) -> io::Result<Lent> {
-        let mut files = vec![tree.path(&format!("dev/vfio/{}", group.number))];
-        for function in &group.functions {
-            let folder = format!("sys/bus/pci/devices/{}/vfio-dev", function.address);
-            let names = std::fs::read_dir(tree.path(&folder)).into_iter().flatten();
-            let names = names.filter_map(|entry| Some(entry.ok()?.file_name()));
-            files.extend(names.map(|name| tree.path("dev/vfio/devices").join(name)));
-        }
-        let mut lent = Lent(Vec::new());
-        for file in files {
-            let found = match file.symlink_metadata() {
-                Ok(found) if found.file_type().is_char_device() => found,
-                // A kernel has one of the two, or both.
-                Ok(_) => continue,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
-            };
-            give(&file, self.uid, found.gid())?;
-            lent.0.push((file, found));
-        }
-        Ok(lent)
+    /// As [`Loan::make`].
+    pub(super) fn lend(self, tree: &Sysroot, store: &Store, groups: &[Group]) -> Result<Loan, Fault> {
+        let runner = Runner::of(tree, std::process::id())
+            .ok_or_else(|| Fault::new(Code::Internal, "this process is not in /proc"))?;
+        Loan::make(tree, store, runner, self.uid, groups)
     }
-}
-
-/// Files of devices that a machine's user has for a while.
-pub(super) struct Lent(Vec<(PathBuf, Metadata)>);
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        for (file, before) in &self.0 {
-            // One whose group is off VFIO is gone. Another device may have its name since.
-            let is_same = file
-                .symlink_metadata()
-                .is_ok_and(|found| found.rdev() == before.rdev() && UIDS.contains(&found.uid()));
-            if is_same {
-                let _back = give(file, before.uid(), before.gid());
-            }
-        }
-    }
-}
-
-fn give(file: &Path, uid: u32, gid: u32) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    Ok(chownat(
-        CWD,
-        file,
-        Some(uid),
-        Some(gid),
-        AtFlags::SYMLINK_NOFOLLOW,
-    )?)
 }
 
 /// The group that has the host's processors. Root's has other files too.
