@@ -278,3 +278,38 @@ fn without_a_compiler_the_command_says_where_it_looked() {
         );
     }
 }
+
+/// A program of the runtime and of the driver API at once, which is linked with `-lcuda` and `-lnvidia-ml`.
+const BOTH: &str = r#"
+#include <cstdio>
+#include <cuda.h>
+#include <cuda_runtime.h>
+extern "C" int nvmlInit_v2(void);
+extern "C" int nvmlDeviceGetCount_v2(unsigned int *);
+
+__global__ void fill(int *x) { x[threadIdx.x] = 3 * threadIdx.x; }
+
+int main() {
+    int *x, host[32] = {};
+    CUcontext context = nullptr;
+    size_t free = 0, total = 0;
+    unsigned int devices = 0;
+    if (cudaMalloc(&x, sizeof host) || cuCtxGetCurrent(&context) || !context || cuMemGetInfo(&free, &total)) return 1;
+    fill<<<1, 32>>>(x);
+    if (cuMemcpyDtoH(host, (CUdeviceptr)x, sizeof host) || host[31] != 93 || total != size_t(1) << 30) return 2;
+    if (nvmlInit_v2() || nvmlDeviceGetCount_v2(&devices) || devices != 1) return 3;
+    std::printf("right\n");
+    return 0;
+}
+"#;
+
+#[test]
+fn a_program_is_linked_with_the_driver_without_a_driver() {
+    let Some(environment) = nvcc() else { return };
+    let host = Host::new();
+    let source = host.folder().join("both.cu");
+    fs::write(&source, BOTH).expect("written");
+    let program = compile(&host, &environment, &source, &["-lcuda", "-lnvidia-ml"]);
+    let output = finish(&mut host.run("1GiB", &program));
+    assert!(succeeded(&output).contains("right"), "{output:?}");
+}

@@ -152,21 +152,31 @@ impl Compiler {
             None => own()?,
         };
         let folder = folder.join(format!("cuda-{}", self.major));
-        link(&folder, &library).map_err(|error| {
-            Fault::new(Code::RunDir, format!("cannot make `{}`", folder.display())).because(&error)
-        })?;
+        let mut links = vec![("libcudart.so", library)];
+        // What `-lcuda` and `-lnvidia-ml` find: libraries with the driver's names and symbols. The program then asks for
+        // `libcuda.so.1`, whichever that is where it starts. A toolkit's own stubs would do too; PyPI's has none. An
+        // installation without our drivers still compiles what does not ask for them.
+        if let Ok(drop_ins) = DropIns::find() {
+            let drivers = drop_ins.emulated.links();
+            links.extend(drivers.map(|(name, driver)| (name, driver.to_owned())));
+        }
+        for (name, library) in links {
+            link(&folder, name, &library).map_err(|error| {
+                Fault::new(Code::RunDir, format!("cannot make `{}`", folder.display())).because(&error)
+            })?;
+        }
         Ok(folder)
     }
 }
 
-/// Makes `folder/libcudart.so` a link to `library`, in one step: two compilers may run at once.
-fn link(folder: &Path, library: &Path) -> std::io::Result<()> {
+/// Makes `folder/name` a link to `library`, in one step: two compilers may run at once.
+fn link(folder: &Path, name: &str, library: &Path) -> std::io::Result<()> {
     fs::create_dir_all(folder)?;
-    let link = folder.join("libcudart.so");
+    let link = folder.join(name);
     if fs::read_link(&link).is_ok_and(|target| target == library) {
         return Ok(());
     }
-    let aside = folder.join(format!("libcudart.so.{}", std::process::id()));
+    let aside = folder.join(format!("{name}.{}", std::process::id()));
     let _ = fs::remove_file(&aside);
     std::os::unix::fs::symlink(library, &aside)?;
     fs::rename(&aside, &link)
