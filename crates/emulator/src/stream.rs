@@ -71,8 +71,16 @@ pub fn engine_work(
 }
 
 impl Queue {
-    /// Appends work that runs on a thread of the pool, unless the context has failed by then.
+    /// Waits until the queue has room for more work that nothing waits for. See [`Order::wait_for_room`].
+    ///
+    /// [`Order::wait_for_room`]: crate::order::Order::wait_for_room
+    pub fn wait_for_room(&self) {
+        self.context.order.wait_for_room(self.id);
+    }
+
+    /// Appends work that runs on a thread of the pool, unless the context has failed by then. Waits for room.
     pub fn run_later(&self, run: impl FnOnce() + Send + 'static) -> Arc<Task> {
+        self.wait_for_room();
         let context = Arc::clone(&self.context);
         let traced = trace::work(self.place());
         self.submit(Work::Pool(Box::new(move || {
@@ -83,8 +91,9 @@ impl Queue {
     }
 
     /// Appends work that takes the device's engine, unless the context has failed by then. It gives the engine time it
-    /// takes, in nanoseconds.
+    /// takes, in nanoseconds. Waits for room.
     pub fn run_on_engine(&self, run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static) -> Arc<Task> {
+        self.wait_for_room();
         self.submit(engine_work(&self.context, trace::work(self.place()), run))
     }
 
@@ -94,6 +103,7 @@ impl Queue {
         traced: Traced,
         run: impl FnOnce(&Running<'_>) -> u64 + Send + 'static,
     ) -> Arc<Task> {
+        self.wait_for_room();
         self.submit(engine_work(&self.context, traced, run))
     }
 
@@ -133,8 +143,9 @@ impl Queue {
     }
 
     /// Appends work that takes several tasks. They start behind the work that is there, and later work waits for the last
-    /// of them.
+    /// of them. Waits for room.
     pub fn submit_behind(&self, start: impl FnOnce(&[Arc<Task>]) -> Arc<Task>) {
+        self.wait_for_room();
         let before = self.mark(&[]);
         self.mark(&[start(&[before])]);
     }

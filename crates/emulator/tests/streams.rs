@@ -5,6 +5,7 @@ pub(crate) mod common;
 use common::{alone, code, cu, download, get, start, upload};
 use divvy_abi::*;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -72,6 +73,72 @@ fn a_stream_runs_in_order_and_does_not_hold_up_the_host() {
             assert_eq!(download::<u8>(memory, 4), [2, 2, 1, 9]);
         },
     );
+}
+
+unsafe extern "C" fn does_nothing(_: *mut c_void) {}
+
+/// Whether a thread of this process sleeps.
+fn sleeps(thread: &std::path::Path) -> bool {
+    let stat = std::fs::read_to_string(std::path::Path::new("/proc").join(thread).join("stat"));
+    stat.is_ok_and(|stat| {
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('S'))
+    })
+}
+
+/// As on hardware, a program that submits and never waits is held up once its stream is full. Other streams are not.
+#[test]
+fn a_full_stream_holds_its_submitter_up() {
+    alone("a_full_stream_holds_its_submitter_up", &[], || {
+        const MOST: usize = 1024;
+        let context = start(0) as usize;
+        let memory = upload(&[0u8; 4]);
+        let event: CUevent = get!(cuEventCreate(0));
+        let event = event as usize;
+        let submit: [fn(CUstream, CUdeviceptr, usize); 4] = [
+            |stream, memory, _| cu!(cuMemsetD8Async(memory, 7, 4, stream)),
+            |stream, _, _| cu!(cuLaunchHostFunc(stream, Some(does_nothing), null_mut())),
+            |stream, _, event| cu!(cuEventRecord(event as CUevent, stream)),
+            |stream, _, event| cu!(cuStreamWaitEvent(stream, event as CUevent, 0)),
+        ];
+        for submit in submit {
+            let (stream, other) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
+            let (open, address) = (block(stream), stream as usize);
+            // What is waited for is not over, so that a wait for it is work.
+            cu!(cuEventRecord(event as CUevent, stream));
+            let (told, tells) = channel();
+            let submitted = std::sync::Arc::new(AtomicUsize::new(0));
+            let counts = std::sync::Arc::clone(&submitted);
+            let thread = std::thread::spawn(move || {
+                told.send(std::fs::read_link("/proc/thread-self").unwrap())
+                    .unwrap();
+                cu!(cuCtxSetCurrent(context as CUcontext));
+                for _ in 0..2 * MOST {
+                    submit(address as CUstream, memory, event);
+                    counts.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let name = tells.recv().unwrap();
+            let is_held_up = || submitted.load(Ordering::SeqCst) >= MOST - 2 && sleeps(&name);
+            while !thread.is_finished() {
+                if is_held_up() {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            assert!(!thread.is_finished() && submitted.load(Ordering::SeqCst) <= MOST);
+            // Work of another stream comes in and is done.
+            cu!(cuMemsetD8Async(memory, 1, 4, other));
+            cu!(cuStreamSynchronize(other));
+            assert_eq!(download::<u8>(memory, 4), [1; 4]);
+            drop(open);
+            thread.join().unwrap();
+            assert_eq!(submitted.load(Ordering::SeqCst), 2 * MOST);
+            cu!(cuCtxSynchronize());
+            cu!(cuStreamDestroy_v2(stream));
+            cu!(cuStreamDestroy_v2(other));
+        }
+    });
 }
 
 #[test]

@@ -142,11 +142,16 @@ impl Task {
 
     /// Blocks until the task is done.
     pub fn wait_done(&self) {
+        self.wait_over();
+        self.is_heard_of();
+    }
+
+    /// The same where the program learns nothing by it, so its order holds up no more than without the wait.
+    pub fn wait_over(&self) {
         if !self.is_done() {
             Pool::global().help(self.name());
         }
         self.wait(|state| matches!(state, State::Done { .. }));
-        self.is_heard_of();
     }
 
     /// Blocks until the task is done, or until `deadline`; whether it is done.

@@ -107,6 +107,7 @@ fn record(event: u64, stream: StreamName, external: bool) -> Result {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
     if !driver()?.graphs.captures.record(&queue, &event, external)? {
+        queue.wait_for_room();
         event.record(queue.mark(&[]));
     }
     Ok(())

@@ -53,6 +53,7 @@ entry! {
         if !driver()?.graphs.captures.wait(&queue, &event, external)?
             && let Some(mark) = event.mark()
         {
+            queue.wait_for_room();
             queue.mark(&[mark]);
         }
         Ok(())
@@ -79,6 +80,7 @@ entry! {
         }
         let queue = stream.queue()?;
         let context = std::sync::Arc::clone(&queue.context);
+        queue.wait_for_room();
         // Unlike a host function, a callback runs after a failure too, and is told of it.
         queue.submit(Work::Pool(Box::new(move || {
             let status = context.check().err().unwrap_or(CUDA_SUCCESS);

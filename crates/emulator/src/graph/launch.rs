@@ -30,6 +30,7 @@ pub struct On {
 /// Launches a graph in a stream: behind all that is in it, and behind the graph's own previous launch.
 /// Waits for words of memory end with `stream`, where that can be destroyed.
 pub fn launch(exec: &Arc<Exec>, queue: &Queue, stream: Option<Weak<Stream>>, on: On) -> Result {
+    queue.wait_for_room();
     let mut state = exec.lock();
     check_memory(exec)?;
     map(exec, queue)?;

@@ -169,6 +169,7 @@ impl GraphMemory {
     /// cuMemFreeAsync of a graph's memory; None if the address is none of a graph's.
     pub fn free_later(&self, pointer: u64, queue: &Queue) -> Option<Result> {
         let reserved = self.find(pointer).ok()?;
+        queue.wait_for_room();
         Some(reserved.free().map(|()| {
             // Also where the context has failed by then: the device gets its bytes back.
             queue.submit(Work::Pool(Box::new(move || reserved.end())));
