@@ -421,6 +421,41 @@ fn each_planted_defect_of_a_kernel_is_found_and_its_counterpart_is_clean() {
 }
 
 /// A finding at one place is one, with the lanes and the launches counted.
+/// Each of so many blocks writes a word of 4 KiB of its own.
+fn touch(blocks: usize) {
+    const BODY: &str = "mul.wide.u32 %rd5, %r2, 4096; add.u64 %rd6, %rd1, %rd5; st.global.u32 [%rd6], %r2;";
+    common::start(0);
+    let module = module(&ptx(BODY));
+    let function = function(module, c"k");
+    let memory: CUdeviceptr = get!(cuMemAlloc_v2(blocks * 4096));
+    let blocks = u32::try_from(blocks).expect("few");
+    for _ in 0..2 {
+        assert_eq!(
+            launch(function, blocks, 1, std::ptr::null_mut(), &mut [param(&memory)]),
+            CUDA_SUCCESS
+        );
+        cu!(cuCtxSynchronize());
+    }
+    cu!(cuMemFree_v2(memory));
+    cu!(cuModuleUnload(module));
+}
+
+#[test]
+fn a_kernel_that_touches_more_than_is_looked_at_is_told_of_once() {
+    const TEST: &str = "a_kernel_that_touches_more_than_is_looked_at_is_told_of_once";
+    let is_child = common::role().is_some();
+    // 32 MiB are looked at, to the byte.
+    for (case, blocks, told) in [("all", 8192, 0), ("more", 8193, 1)] {
+        let lines = checked(TEST, case, || touch(blocks));
+        if is_child {
+            continue;
+        }
+        assert_eq!(defects(&lines).len(), told, "{case}: {lines:#?}");
+        let said = of_kind(&lines, "unchecked", "more than 32 MiB");
+        assert_eq!(said.is_some(), told == 1, "{case}: {lines:#?}");
+    }
+}
+
 #[test]
 fn repeated_findings_are_counted() {
     const TEST: &str = "repeated_findings_are_counted";

@@ -97,6 +97,8 @@ pub struct Findings {
     /// Where they are written.
     file: PathBuf,
     kept: Mutex<(Vec<Kept>, HashMap<Key, usize>)>,
+    /// What has been said of what is not checked.
+    unchecked: Mutex<Vec<&'static str>>,
 }
 
 impl Findings {
@@ -104,6 +106,7 @@ impl Findings {
         Findings {
             file: folder.join(format!("{}.jsonl", std::process::id())),
             kept: Mutex::default(),
+            unchecked: Mutex::default(),
         }
     }
 
@@ -111,6 +114,20 @@ impl Findings {
     pub fn begin(&self) {
         self.append(&format!(
             "{{\"pid\":{},\"number\":{},\"kind\":\"begun\",\"count\":1,\"message\":\"\"}}\n",
+            std::process::id(),
+            u64::MAX
+        ));
+    }
+
+    /// Says once what the checker did not look at. `what` is plain text without quotation marks.
+    pub fn unchecked(&self, what: &'static str) {
+        let mut said = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.contains(&what) {
+            return;
+        }
+        said.push(what);
+        self.append(&format!(
+            "{{\"pid\":{},\"number\":{},\"kind\":\"unchecked\",\"count\":1,\"message\":\"{what}\"}}\n",
             std::process::id(),
             u64::MAX
         ));

@@ -68,7 +68,7 @@ impl<'a> Launched<'a> {
     /// The launch is over.
     pub fn ended(self, fault: Option<&Fault>) {
         if self.checker.memory().is_out_of_cells() {
-            log_once();
+            self.checker.findings.unchecked(BEYOND);
         }
         self.checker.running.fetch_sub(1, Ordering::AcqRel);
         if let Some(fault) = fault {
@@ -326,12 +326,8 @@ impl<'a> Launched<'a> {
     }
 }
 
-fn log_once() {
-    divvy_device::log::once(
-        "check-cells",
-        "check: a kernel touched more than 32 MiB: races in the rest of its memory are not looked for",
-    );
-}
+/// What a report without a finding would otherwise hide.
+const BEYOND: &str = "a kernel touched more than 32 MiB: races in the rest of its memory were not looked for";
 
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 != 0)

@@ -109,6 +109,8 @@ pub struct Memory {
     held: VecDeque<Arc<Allocation>>,
     held_bytes: u64,
     pages: usize,
+    /// A launch touched more than they hold.
+    is_out: bool,
 }
 
 impl Memory {
@@ -179,7 +181,10 @@ impl Memory {
         let page = word / PAGE_WORDS;
         let cells = match tracked.cells.entry(page) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(_) if self.pages >= MOST_PAGES => return None,
+            Entry::Vacant(_) if self.pages >= MOST_PAGES => {
+                self.is_out = true;
+                return None;
+            }
             Entry::Vacant(fresh) => {
                 self.pages += 1;
                 fresh.insert(vec![Cell::default(); PAGE_WORDS as usize].into_boxed_slice())
@@ -201,7 +206,7 @@ impl Memory {
 
     /// Whether a launch touched more memory than is looked at for races.
     pub fn is_out_of_cells(&self) -> bool {
-        self.pages >= MOST_PAGES
+        self.is_out
     }
 
     /// Forgets all accesses: no kernel runs.
@@ -210,6 +215,7 @@ impl Memory {
             tracked.cells = HashMap::new();
         }
         self.pages = 0;
+        self.is_out = false;
     }
 
     /// What an address outside of all allocations is.

@@ -16,6 +16,9 @@ pub struct CheckReport {
     pub processes: u64,
     /// Allocations and objects that were not given back. Findings of the kind `leak` list them with `--leaks`.
     pub leaks: u64,
+    /// What was not looked at, in sentences without a full stop. Not there where all was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchecked: Vec<String>,
     /// What is wrong, in the order in which it was found: one record for each place.
     pub findings: Vec<Found>,
 }
@@ -93,6 +96,7 @@ impl CheckReport {
             exit_status,
             processes: 0,
             leaks: 0,
+            unchecked: Vec::new(),
             findings: Vec::new(),
         };
         for file in files {
@@ -116,6 +120,8 @@ impl CheckReport {
         {
             match found.kind.as_str() {
                 "begun" => self.processes += 1,
+                "unchecked" if self.unchecked.contains(&found.message) => {}
+                "unchecked" => self.unchecked.push(found.message),
                 _ => drop(by_number.insert((found.pid, found.number), found)),
             }
         }
@@ -156,6 +162,9 @@ pub fn in_words(report: &CheckReport) -> String {
         (1, _) => writeln!(text, "1 finding"),
         (count, _) => writeln!(text, "{count} findings"),
     };
+    for what in &report.unchecked {
+        let _ = writeln!(text, "not checked: {what}");
+    }
     let listed = report.findings.iter().any(|found| found.kind == "leak");
     if report.leaks > 0 && !listed {
         let _ = writeln!(
@@ -239,6 +248,22 @@ mod tests {
              (3,0,0), at PTX line 31\n\n1 finding\n1 allocation or kind of object was not given back at the end: \
              `--leaks` lists what\n"
         );
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_said_once() {
+        let line = |pid| {
+            format!(
+                "{{\"pid\":{pid},\"number\":0,\"kind\":\"unchecked\",\"count\":1,\"message\":\"much\"}}\n"
+            )
+        };
+        let begun = "{\"pid\":7,\"number\":1,\"kind\":\"begun\",\"count\":1,\"message\":\"\"}\n";
+        let folder = tempfile::tempdir().expect("a folder");
+        for pid in [7, 8] {
+            std::fs::write(folder.path().join(format!("{pid}.jsonl")), line(pid) + begun).expect("written");
+        }
+        let report = CheckReport::read(folder.path(), 0).expect("a report");
+        assert_eq!(in_words(&report), "nothing wrong was found\nnot checked: much\n");
     }
 
     #[test]
