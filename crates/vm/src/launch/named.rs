@@ -26,7 +26,7 @@ impl std::fmt::Display for Led {
         match owner {
             0 => write!(
                 f,
-                "`{link}` is a link in a folder where another user can put it: root is not led by it"
+                "`{link}` is a link in or below a folder where another user can put it: root is not led by it"
             ),
             _ => write!(f, "`{link}` is a link of user {owner}: root is not led by it"),
         }
@@ -47,19 +47,27 @@ pub fn hint<'a>(error: &io::Error, else_hint: &'a str) -> &'a str {
     }
 }
 
-/// Opens a file or a folder by its name. For root each link on the way has to be root's, in a folder in which no other user can put another.
+/// Opens a file or a folder by its name. For root each link on the way has to be root's, and each folder on the way to it one in which
+/// no other user can put another: in such a folder a whole system of root's may have been moved to where a name leads.
 ///
 /// # Errors
 /// The system's reason, or which link leads elsewhere.
 pub fn open_named(path: &Path, flags: OFlags) -> io::Result<File> {
     let caller = rustix::process::geteuid();
-    if !caller.is_root() {
+    if !caller.is_root() || std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_alone(&map)) {
         return Ok(open(path, flags | OFlags::CLOEXEC, Mode::empty())?.into());
     }
     let found = walk(path, caller.as_raw())?;
     // The same file, which may have another name by now.
     let same = format!("/proc/self/fd/{}", found.as_raw_fd());
     Ok(open(same, flags | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+/// Whether root is the one user of its namespace, as `unshare --map-root-user` makes it, by the kernel's lines of `FIRST OUTSIDE COUNT`.
+/// Its rights are that user's, and there the host's own links belong to no known user.
+fn is_alone(map: &str) -> bool {
+    let mut lines = map.lines().map(|line| line.split_whitespace().nth(2));
+    lines.next() == Some(Some("1")) && lines.next().is_none()
 }
 
 /// Goes from folder to folder by descriptors, so that nothing is exchanged between the look and the step.
@@ -72,7 +80,9 @@ fn walk(path: &Path, caller: u32) -> io::Result<OwnedFd> {
     let mut at = open(begin, STEP.union(OFlags::DIRECTORY), Mode::empty())?;
     let mut left = parts(path.as_os_str());
     let mut links = 0;
+    let mut is_own_way = true;
     while let Some(part) = left.pop() {
+        is_own_way &= is_kept(&fstat(&at)?, caller);
         let next = openat(&at, &*part, STEP, Mode::empty())?;
         let found = fstat(&next)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
@@ -83,7 +93,7 @@ fn walk(path: &Path, caller: u32) -> io::Result<OwnedFd> {
         if links > MOST_LINKS {
             return Err(rustix::io::Errno::LOOP.into());
         }
-        if !is_callers(&found, &fstat(&at)?, caller) {
+        if !is_own_way || !is_callers(&found, caller) {
             return Err(io::Error::other(Led {
                 link: part.to_string_lossy().escape_debug().to_string(),
                 owner: found.st_uid,
@@ -93,6 +103,7 @@ fn walk(path: &Path, caller: u32) -> io::Result<OwnedFd> {
         let target = OsStr::from_bytes(target.as_bytes());
         if Path::new(target).is_absolute() {
             at = open("/", STEP.union(OFlags::DIRECTORY), Mode::empty())?;
+            is_own_way = true;
         }
         left.extend(parts(target));
     }
@@ -111,12 +122,16 @@ fn parts(name: &OsStr) -> Vec<CString> {
     all
 }
 
-/// Whether no other user had a hand in a link: it belongs to root or the caller, and so does its folder. In one such as `/tmp` others
-/// add links, and leave these as they are.
-fn is_callers(link: &Stat, folder: &Stat, caller: u32) -> bool {
+/// Whether it belongs to root or the caller.
+fn is_callers(found: &Stat, caller: u32) -> bool {
+    found.st_uid == 0 || found.st_uid == caller
+}
+
+/// Whether what root and the caller have in a folder stays as it is: no other user can write it. In one such as `/tmp` others add links,
+/// and leave these as they are.
+fn is_kept(folder: &Stat, caller: u32) -> bool {
     const STICKY: u32 = 0o1000;
-    let is_own = |found: &Stat| found.st_uid == 0 || found.st_uid == caller;
-    is_own(link) && is_own(folder) && (folder.st_mode & 0o022 == 0 || folder.st_mode & STICKY != 0)
+    is_callers(folder, caller) && (folder.st_mode & 0o022 == 0 || folder.st_mode & STICKY != 0)
 }
 
 #[cfg(test)]
@@ -216,5 +231,37 @@ mod tests {
         refused("all/others");
         fs::set_permissions(at("all"), fs::Permissions::from_mode(0o777)).expect("a mode");
         refused("all/roots");
+    }
+
+    #[test]
+    fn root_of_a_namespace_with_one_user_is_that_user() {
+        assert!(is_alone("         0       1000          1\n"));
+        assert!(!is_alone("         0          0 4294967295\n"));
+        assert!(!is_alone("0 1000 1\n1 100000 65536\n"));
+        assert!(!is_alone(""));
+    }
+
+    /// A system that root unpacked for another user has links of root's with that user's targets, and the user can give it any name.
+    #[test]
+    fn root_is_led_by_no_link_that_another_user_can_move() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at("theirs/unpacked")).expect("folders");
+        fs::write(at("secret"), "of root alone").expect("written");
+        symlink(at("secret"), at("theirs/unpacked/disk")).expect("a link");
+        assert_eq!(
+            text(&at("theirs/unpacked/disk")).expect("root's"),
+            "of root alone"
+        );
+        chown(at("theirs"), Some(OTHER), Some(OTHER)).expect("given away");
+        fs::rename(at("theirs/unpacked"), at("theirs/images")).expect("renamed");
+        let error = text(&at("theirs/images/disk")).expect_err("moved");
+        assert!(error.to_string().contains("root is not led by it"), "{error}");
+        // Root's absolute link begins another way, and is followed out of that folder's reach.
+        symlink(at("secret"), at("own")).expect("a link");
+        assert_eq!(text(&at("own")).expect("root's"), "of root alone");
     }
 }
