@@ -4,6 +4,9 @@ use crate::gres::{self, files};
 use crate::hosts::contains;
 use crate::include::{Conf, Line};
 
+/// How long the hooks wait for a program of Slurm's, in seconds.
+pub const PROGRAM_TIMEOUT_S: u64 = 20;
+
 /// What a node's configuration has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -285,6 +288,16 @@ pub fn check(slurm: &str, gres: &Conf, wanted: &Wanted) -> Vec<Finding> {
             warning(format!(
                 "{key} is {limit} s, and a prolog waits up to {} s for the agent: Slurm would drain the node first",
                 wanted.agent_timeout_s
+            ));
+        }
+    }
+    for key in ["PrologEpilogTimeout", "EpilogTimeout"] {
+        let limit = setting(slurm, key).and_then(|limit| limit.parse::<u64>().ok());
+        let most = wanted.agent_timeout_s + PROGRAM_TIMEOUT_S;
+        if let Some(limit) = limit.filter(|limit| wanted.comment && *limit <= most) {
+            warning(format!(
+                "{key} is {limit} s, and an epilog that writes comments waits up to {most} s where the agent and slurmdbd do not \
+                 answer: Slurm would drain the node first"
             ));
         }
     }

@@ -385,6 +385,29 @@ mod tests {
     }
 
     #[test]
+    fn an_epilog_that_writes_comments_has_time_for_a_silent_database() {
+        let sound = apply(SLURM, "", &wanted()).expect("edited");
+        let found = |line: &str, comment: bool| {
+            let slurm = format!(
+                "AccountingStorageType=accounting_storage/slurmdbd\n{line}\n{}",
+                sound.slurm
+            );
+            check(&slurm, &sound.gres, &Wanted { comment, ..wanted() })
+        };
+        for line in ["EpilogTimeout=30", "PrologEpilogTimeout=15"] {
+            let said = found(line, true);
+            assert_eq!(said.len(), 1, "{said:?}");
+            assert!(
+                said[0]
+                    .text
+                    .contains("waits up to 30 s where the agent and slurmdbd")
+            );
+            assert_eq!(found(line, false), Vec::new());
+        }
+        assert_eq!(found("EpilogTimeout=31", true), Vec::new());
+    }
+
+    #[test]
     fn each_mistake_has_a_sentence() {
         let sound = apply(SLURM, "", &wanted()).expect("edited");
         let mistakes = |from: &str, to: &str| {

@@ -3,15 +3,17 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use divvy_jobs::configuration::PROGRAM_TIMEOUT_S;
 use divvy_jobs::{Granted, Refusal, Remedy, details, plugin, shows_several, task_of};
 use divvy_model::Fault;
 
 use super::job::Job;
 
 /// How long one of its programs may take.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(PROGRAM_TIMEOUT_S);
 
 /// Where packages and administrators put Slurm's programs, beside slurmd's own folder.
 const FOLDERS: [&str; 4] = ["/usr", "/usr/local", "/opt/slurm", "/usr/local/slurm"];
@@ -133,6 +135,9 @@ pub fn drain(node: &str, fault: &Fault) {
 /// # Errors
 /// A cluster without a database, or one that does not answer.
 pub fn comment(job: &Job, words: &str) -> Result<(), Refusal> {
+    static DATABASE: Asked = Asked(AtomicBool::new(false));
+    /// It refuses sooner.
+    const TIME_LIMIT: Duration = Duration::from_secs(10);
     let (id, comment) = (format!("JobID={}", job.id), format!("AdminComment={words}"));
     let change = [
         "--immediate",
@@ -144,7 +149,30 @@ pub fn comment(job: &Job, words: &str) -> Result<(), Refusal> {
         "set",
         &comment,
     ];
-    ask("sacctmgr", &change).map(drop)
+    DATABASE.ask(TIME_LIMIT, || ask("sacctmgr", &change).map(drop))
+}
+
+/// Whether the database let this process wait for nothing. With several jobs that left, each would wait again, and Slurm drains the
+/// node meanwhile.
+struct Asked(AtomicBool);
+
+impl Asked {
+    fn ask<T>(&self, time_limit: Duration, once: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(Refusal::new(
+                Remedy::Requeue,
+                "Slurm's accounting database did not answer a moment ago",
+            )
+            .hint("`sacctmgr show cluster` on the node says more"));
+        }
+        let begin = Instant::now();
+        let answer = once();
+        self.0.store(
+            answer.is_err() && begin.elapsed() >= time_limit,
+            Ordering::Relaxed,
+        );
+        answer
+    }
 }
 
 /// One line that no program of Slurm's takes for more than a value.
@@ -265,6 +293,30 @@ fn beside_slurmd() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_silent_database_is_waited_for_once() {
+        let database = Asked(AtomicBool::new(false));
+        let mut count = 0;
+        let mut ask = |time_limit: Duration, answer: Result<(), Refusal>| {
+            let once = || {
+                count += 1;
+                answer
+            };
+            let _refused = database.ask(time_limit, once);
+            count
+        };
+        let refused = || Err(Refusal::new(Remedy::Requeue, "no"));
+        let long = Duration::from_secs(3600);
+        assert_eq!(ask(Duration::ZERO, Ok(())), 1);
+        assert_eq!(ask(long, refused()), 2);
+        assert_eq!(
+            ask(Duration::ZERO, refused()),
+            3,
+            "it refuses one job's, and at once"
+        );
+        assert_eq!(ask(long, Ok(())), 3, "it was silent");
+    }
 
     #[test]
     fn jobs_of_a_node_are_told_from_those_that_end() {
