@@ -253,7 +253,7 @@ pub fn bind_for(
             address: function.address.clone(),
             id: function.id(),
             driver: function.driver.clone(),
-            driver_override: function.driver_override.clone(),
+            driver_override: function.driver_override(root),
             target: target(root, module),
         })
         .collect();
@@ -415,7 +415,7 @@ fn give_back(root: &Sysroot, kernel: &mut dyn Kernel, saved: &Saved) -> Result<(
         take(Step::only(&saved.address, Some(driver)))?;
         take(Step::probe(&saved.address))?;
     }
-    if same(root, saved).is_some_and(|function| function.driver_override != saved.driver_override) {
+    if same(root, saved).is_some_and(|function| function.driver_override(root) != saved.driver_override) {
         take(Step::only(&saved.address, saved.driver_override.as_deref()))?;
     }
     let now = same(root, saved).and_then(|function| function.driver);

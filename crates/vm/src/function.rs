@@ -62,8 +62,6 @@ pub struct Function {
     pub device: u16,
     /// The bound driver.
     pub driver: Option<String>,
-    /// The only driver that may bind it.
-    pub driver_override: Option<String>,
     /// IOMMU group.
     pub group: Option<u32>,
     /// NUMA node.
@@ -124,7 +122,6 @@ impl Function {
     pub fn read(root: &Sysroot, address: &str) -> Option<Self> {
         let at = |file: &str| format!("{DEVICES}/{address}/{file}");
         let class = root.number::<u32>(&at("class"))?;
-        let set = |file: &str| root.text(&at(file)).filter(|text| text != "(null)");
         let resets = root.read(&at("reset_method")).ok().flatten();
         Some(Self {
             address: address.to_owned(),
@@ -132,7 +129,6 @@ impl Function {
             vendor: root.number(&at("vendor"))?,
             device: root.number(&at("device"))?,
             driver: root.link(&at("driver")),
-            driver_override: set("driver_override"),
             group: root.link(&at("iommu_group")).and_then(|group| group.parse().ok()),
             numa: root.number(&at("numa_node")),
             cpus: root.text(&at("local_cpulist")),
@@ -143,6 +139,14 @@ impl Function {
             boot_display: root.text(&at("boot_vga")).as_deref() == Some("1"),
             modalias: root.text(&at("modalias")),
         })
+    }
+
+    /// The only driver that may bind it. No list asks for it: the kernel answers under the device's lock, and holds that for as
+    /// long as a machine keeps a card that is to go.
+    #[must_use]
+    pub fn driver_override(&self, root: &Sysroot) -> Option<String> {
+        let path = format!("{DEVICES}/{}/driver_override", self.address);
+        root.text(&path).filter(|text| text != "(null)")
     }
 
     /// Every function of this machine, by address.

@@ -21,7 +21,7 @@ pub enum End {
     Closed,
     /// The program sent what is no message, or wrote over the shared memory.
     Hostile,
-    /// The program made no call within [`FIRST_CALL`].
+    /// The program made no call within a minute.
     Silent,
     /// The system refused something.
     System(Errno),
