@@ -48,6 +48,7 @@ impl Refusal {
             | Code::TooManySlices
             | Code::QuotaFull
             | Code::BadCompute
+            | Code::ComputeFull
             | Code::Busy
             | Code::SliceBusy => Remedy::Requeue,
             // No job can change these. Whatever else is refused is for what this job asks, and drains no node.
@@ -65,5 +66,29 @@ impl Refusal {
             _ => Remedy::Change,
         };
         Self { remedy, fault }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_is_waited_for() {
+        for code in [Code::DeviceFull, Code::ComputeFull, Code::QuotaFull] {
+            assert_eq!(
+                Refusal::of(Fault::new(code, "full")).remedy,
+                Remedy::Requeue,
+                "{code:?}"
+            );
+        }
+        assert_eq!(
+            Refusal::of(Fault::new(Code::Driver, "gone")).remedy,
+            Remedy::Repair
+        );
+        assert_eq!(
+            Refusal::of(Fault::new(Code::Usage, "wrong")).remedy,
+            Remedy::Change
+        );
     }
 }

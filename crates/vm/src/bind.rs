@@ -147,7 +147,11 @@ fn agreed(group: &Group, asked: &str, consent: &Consent) -> Result<(), Fault> {
     Ok(())
 }
 
-fn unused(root: &Sysroot, functions: &[Function]) -> Result<(), Fault> {
+/// Refuses functions that are in use.
+///
+/// # Errors
+/// [`Code::VmHeld`], with the first that holds one.
+pub(crate) fn unused(root: &Sysroot, functions: &[Function]) -> Result<(), Fault> {
     let used = holders(root, functions);
     let Some(first) = used.first() else { return Ok(()) };
     let more = match used.len() {

@@ -4,7 +4,7 @@ use divvy_host::machine::Sysroot;
 use divvy_model::{Code, Fault};
 use serde::Serialize;
 
-use crate::bind::{Consent, bind, put_back, put_back_run};
+use crate::bind::{Consent, bind, put_back, put_back_run, unused};
 use crate::function::Function;
 use crate::kernel::Kernel;
 use crate::record::{Phase, Record, Store, boot};
@@ -96,6 +96,11 @@ fn one(
         }
         (true, Phase::Bound) => Ok(Outcome::Unchanged),
         (true, Phase::Binding | Phase::Unbinding) => {
+            // The change got as far as VFIO, and a machine was started on it since.
+            let saved = record.functions.iter();
+            let there = saved.filter_map(|saved| Function::read(root, &saved.address));
+            let on_vfio: Vec<Function> = there.filter(Function::is_on_vfio).collect();
+            unused(root, &on_vfio)?;
             let left = put_back(root, kernel, &record.functions);
             if left.is_empty() {
                 store.remove(record)?;

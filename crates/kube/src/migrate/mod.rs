@@ -34,7 +34,7 @@ pub fn migrate(text: &str, terms: &Terms, target: Target) -> Result<Migrated, St
         return Err(format!("a file of {} MiB is too large", text.len() >> 20));
     }
     let mut done = Migrated::default();
-    let mut templates: Vec<Template> = Vec::new();
+    let mut templates: Vec<(Option<String>, Template)> = Vec::new();
     for (place, document) in edit::documents(text).into_iter().enumerate() {
         let at = |error: String| format!("document {}: {error}", place + 1);
         let value: Value =
@@ -49,6 +49,7 @@ pub fn migrate(text: &str, terms: &Terms, target: Target) -> Result<Migrated, St
             terms,
             target,
             templates: &mut templates,
+            namespace: None,
             remarks: Vec::new(),
             rewritten: 0,
         };
@@ -81,8 +82,8 @@ pub fn migrate(text: &str, terms: &Terms, target: Target) -> Result<Migrated, St
             }
         }
     }
-    for template in templates {
-        let object = template.object(None);
+    for (namespace, template) in templates {
+        let object = template.object(namespace.as_deref());
         let text = edit::written(&object)?;
         if !done.text.is_empty() && !done.text.ends_with('\n') {
             done.text.push('\n');
@@ -171,7 +172,10 @@ fn named(value: &Value) -> String {
 struct Walk<'a> {
     terms: &'a Terms,
     target: Target,
-    templates: &'a mut Vec<Template>,
+    /// With their namespaces.
+    templates: &'a mut Vec<(Option<String>, Template)>,
+    /// That of the object which is looked at; a pod finds no template of another one.
+    namespace: Option<String>,
     remarks: Vec<String>,
     rewritten: usize,
 }
@@ -182,14 +186,19 @@ impl Walk<'_> {
         if depth > DEEPEST {
             return Err("it nests too deep".into());
         }
-        if value.pointer("/spec/containers").is_some_and(Value::is_array) {
-            return self.pod(value);
+        let own = value.pointer("/metadata/namespace").and_then(Value::as_str);
+        let around = self.namespace.clone();
+        if let Some(own) = own {
+            self.namespace = Some(own.to_owned());
         }
-        match value {
+        let outcome = match value {
+            _ if value.pointer("/spec/containers").is_some_and(Value::is_array) => self.pod(value),
             Value::Object(all) => all.values_mut().try_for_each(|one| self.object(one, depth + 1)),
             Value::Array(all) => all.iter_mut().try_for_each(|one| self.object(one, depth + 1)),
             _ => Ok(()),
-        }
+        };
+        self.namespace = around;
+        outcome
     }
 
     fn pod(&mut self, pod: &mut Value) -> Result<(), String> {
@@ -203,6 +212,7 @@ impl Walk<'_> {
             .push(format!("{}'s names were rewritten", done.system.name()));
         self.remarks.extend(done.remarks);
         for template in done.templates {
+            let template = (self.namespace.clone(), template);
             if !self.templates.contains(&template) {
                 self.templates.push(template);
             }

@@ -164,3 +164,23 @@ fn a_quota_that_would_count_nothing_is_named() {
     let done = migrate(&ours, &Terms::default(), Target::Claims).expect("understood");
     assert!(done.remarks.is_empty());
 }
+
+/// A pod finds templates of its own namespace only.
+#[test]
+fn templates_are_in_the_namespaces_of_their_pods() {
+    let limits = json!({"limits": {"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 8}});
+    let pod = json!({"spec": {"containers": [{"name": "c", "resources": limits}]}});
+    let job = |metadata| json!({"kind": "Job", "metadata": metadata, "spec": {"template": pod}});
+    let all = json!({"kind": "List", "items": [
+        job(json!({"name": "a", "namespace": "ml"})),
+        job(json!({"name": "b", "namespace": "ml"})),
+        job(json!({"name": "c", "namespace": "web"})),
+        job(json!({"name": "d"})),
+    ]});
+    let done = migrate(&all.to_string(), &Terms::default(), Target::Claims).expect("rewritten");
+    let documents = done.text.split("---\n").skip(1);
+    let found: Vec<Value> = documents
+        .map(|text| serde_saphyr::from_str::<Value>(text).expect("YAML")["metadata"]["namespace"].clone())
+        .collect();
+    assert_eq!(found, [json!("ml"), json!("web"), Value::Null]);
+}

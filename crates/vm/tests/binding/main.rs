@@ -381,6 +381,24 @@ fn what_is_in_use_stays() {
 }
 
 #[test]
+fn a_change_that_did_not_end_is_not_taken_back_from_a_machine() {
+    let mut played = Played::new(false);
+    try_bind(&mut played).expect("it goes");
+    // Killed before it took anything from VFIO.
+    played.with(Trouble::Crash(0));
+    assert!(crashes(&mut played, |played| drop(try_unbind(played))));
+    played.with(Trouble::None);
+    assert!(on_vfio(&played));
+    played.built.file("proc/42/comm", "qemu-system-x86\n");
+    played.built.link("proc/42/fd/9", "/dev/vfio/7");
+    assert_eq!(put_right(&mut played), [Outcome::Failed]);
+    assert!(on_vfio(&played));
+    played.built.remove("proc/42/fd/9");
+    assert_eq!(put_right(&mut played), [Outcome::PutBack]);
+    assert!(played.is_as_first());
+}
+
+#[test]
 fn two_administrators_do_not_meet() {
     let played = Played::new(false);
     let first = store(&played);
