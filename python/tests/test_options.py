@@ -10,6 +10,7 @@ import pytest
 from divvy_jobs.agent import Fault
 from divvy_jobs.cull import Watch, is_of, seconds
 from divvy_jobs.lasting import LONGEST, name_of
+from divvy_jobs.ray.__main__ import usable_bytes
 from divvy_jobs.ray.options import Options
 from divvy_jobs.ray.request import Assigned, parts, request, visible
 
@@ -107,3 +108,14 @@ def test_a_slice_of_another_user_stops_no_server() -> None:
     assert not is_of({"name": "jupyter-daemon", "uid": 54_321}, servers), "anyone may make one of that name"
     assert not is_of({"name": "jupyter-no-such", "uid": 54_321}, servers)
     assert not is_of({"name": "jupyter-other", "uid": 1}, servers)
+
+
+def test_a_nodes_memory_is_what_programs_can_have_of_what_is_there_once() -> None:
+    def device(total: int, hardware: dict[str, object] | None) -> dict[str, object]:
+        return {"memory_total_bytes": total, "memory_reserved_bytes": 1, "hardware": hardware}
+
+    divided = device(80, {"mig_mode": True, "mig_instance": None})
+    instance = device(40, {"mig_mode": True, "mig_instance": {"profile": "3g.40gb"}})
+    whole = device(80, {"mig_mode": False, "mig_instance": None})
+    assert usable_bytes([divided, instance, whole]) == 39 + 79
+    assert usable_bytes([{"memory_total_bytes": 16}]) == 16
